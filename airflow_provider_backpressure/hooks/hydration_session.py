@@ -314,6 +314,7 @@ class HydrationSession:
         lane: str,
         share: int = 1,
         inline_wait: float,
+        until: float | None = None,
         clock: Clock | None = None,
         on_commit: Callable[[], None] | None = None,
     ) -> Hydrator:
@@ -331,6 +332,7 @@ class HydrationSession:
             budget=self.budget,
             share=share,
             inline_wait=inline_wait,
+            until=until,
             poll=settings.poll_policy(),
             clock=clock or SystemClock(),
             on_commit=on_commit,

@@ -34,7 +34,7 @@ from airflow_provider_backpressure.operators.lane_progress import (
     start_line,
 )
 from airflow_provider_backpressure.operators.stream_lane import StreamLane
-from airflow_provider_backpressure.operators.table_lane import TableLane
+from airflow_provider_backpressure.operators.table_lane import TableLane, Turn
 from airflow_provider_backpressure.operators.table_set import (
     OBSERVED_AFTER,
     PlannedTables,
@@ -74,6 +74,8 @@ class Pace:
     """Most ranges that it keeps in flight."""
     inline_wait: float = field(default_factory=settings.inline_wait)
     """Seconds to wait at a closed gate."""
+    turn: Turn | None = None
+    """Until when, where windows are replayed between ranges."""
 
 
 class HydrateOperator(TransformTask):
@@ -186,7 +188,7 @@ class HydrateOperator(TransformTask):
         def drain(
             opened: HydrationSession, hydration: Hydration, clock: LaneClock, share: int | None
         ) -> tuple[LaneResult, float | None]:
-            pace = Pace(clock=clock, share=share or self._share, inline_wait=0.0)
+            pace = Pace(clock=clock, share=share or self._share, inline_wait=0.0, turn=lane.turn)
             return self._hydrate(context, opened, hydration, pace)
 
         if stream is None:
@@ -267,9 +269,12 @@ class HydrateOperator(TransformTask):
                 lane=lane_name(context),
                 share=pace.share,
                 inline_wait=pace.inline_wait,
+                until=pace.turn.until if pace.turn else None,
                 clock=pace.clock,
                 on_commit=progress.log_if_due,
             )
+            if pace.turn:
+                pace.turn.check(hydrator.hydration_id, hydrator.plan)
             try:
                 return hydrator.run()
             except ENDED:

@@ -1,7 +1,12 @@
-"""A lane of tables that share a log: their ranges first, then the windows of the log for all of them."""
+"""A lane of tables that share a log: their ranges and the windows of the log, in turns.
+
+While ranges are read, the source keeps its log. So every minute the lane lets those in flight end, and replays the log
+up to then. Such windows are for all tables, also for those of which ranges are left. A range that begins behind them
+sees all that they bring, and an attempt of before is refused: each turn has an epoch of its own.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
 from airflow_provider_backpressure.core.execution.work_pool import Finished
@@ -15,13 +20,16 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.operators.lane_progress import ENDED, LaneClock
-from airflow_provider_backpressure.operators.table_lane import Drain, TableLane
+from airflow_provider_backpressure.operators.table_lane import Drain, TableLane, Turn
 from airflow_provider_backpressure.operators.table_set import PlannedTables, TablePair
 from airflow_provider_backpressure.operators.table_stream import TableStream
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 
 LOGS = 3
 """How many times one try of the task may find the log lost, and begin it again with its tables."""
+
+TURN_SECONDS = 60.0
+"""Seconds for which ranges are begun before windows go in between."""
 
 Follow = Callable[[HydrationSession, Hydration], tuple[LaneResult, float | None]]
 """Drains the windows of the log."""
@@ -49,7 +57,7 @@ class StreamLane:
         for left in reversed(range(LOGS)):
             try:
                 self._read_again()
-                self._drain(drain, clock)
+                self._drain_in_turns(drain, follow, clock)
                 if not self.found.waiting and not self._awaits_retry():
                     self._follow(follow)
                 return self.found
@@ -89,16 +97,59 @@ class StreamLane:
             known = self.stream.find_members()
             self.lane.hydrations.update({pair: known[pair] for pair in again if pair in known})
 
-    def _drain(self, drain: Drain, clock: LaneClock) -> None:
-        """Drain the tables; raise ``SnapshotLost`` where one of them has found that the log is lost for all."""
+    def _drain_in_turns(self, drain: Drain, follow: Follow, clock: LaneClock) -> None:
+        """Drain the tables, and replay windows in between; windows that are open come first.
+
+        Where the windows wait at their gate, ranges are read to their end: the windows are planned again behind them.
+        """
+        begun = self.stream.has_windows()
+        while True:
+            unread = self._find_unread()
+            epochs = self.stream.fence(unread)
+            closed = False
+            if begun and unread and all(epochs.values()):
+                closed = self._replay(follow).outcome is Outcome.CLOSED or self.stream.has_open_windows()
+                unread = self._find_unread()
+                epochs = self.stream.fence(unread) if closed else epochs
+            until = clock.monotonic() + TURN_SECONDS if unread and not closed else None
+            self.lane.turn = Turn(until=until, epochs=epochs)
+            if not self._drain(drain, clock):
+                return
+            begun = True
+
+    def _find_unread(self) -> dict[TablePair, Hydration]:
+        """Return the tables of this lane that share the log and have ranges left, and are not given up."""
+        gone = {*self.stream.left_out, *self.stream.parked}
+        gone |= {pair for pair, error in self.found.failed.items() if self._is_final(error)}
+        return {
+            pair: one
+            for pair, one in self.stream.find_unread().items()
+            if pair in self.planned.ids and pair not in gone
+        }
+
+    def _drain(self, drain: Drain, clock: LaneClock) -> bool:
+        """Drain the tables until the turn is over; whether ranges are left that nothing but the turn keeps from going.
+
+        Raise ``SnapshotLost`` where one of them has found that the log is lost for all.
+        """
+        gone = {*self.stream.left_out, *self.stream.parked}
+        self.lane.hydrations = {pair: one for pair, one in self.lane.hydrations.items() if pair not in gone}
         self.found.failed = {pair: error for pair, error in self.found.failed.items() if pair not in self._own()}
         now = self.lane.run(drain, clock=clock)
         self.found.waiting = now.waiting
-        self.found.done.update(now.done)
+        for pair, result in now.done.items():
+            before = self.found.done.get(pair)
+            committed = result.committed + (before.committed if before else 0)
+            self.found.done[pair] = replace(result, committed=committed)
         self.found.failed.update(now.failed)
         for pair, error in now.failed.items():
             if pair in self.stream.pairs and isinstance(error, SnapshotLost) and not isinstance(error, PlanOutdated):
                 raise error
+        paused = {pair for pair, result in now.done.items() if result.outcome is Outcome.PAUSED}
+        left = paused | now.waiting.keys()
+        if paused:
+            self.lane.hydrations = {pair: one for pair, one in self.lane.hydrations.items() if pair in left}
+        return bool(paused)
 
     def _own(self) -> set[TablePair]:
         return {*self.stream.pairs} & self.lane.hydrations.keys()
@@ -106,27 +157,37 @@ class StreamLane:
     def _awaits_retry(self) -> bool:
         """Whether a table may be read by the next try: windows that are planned now would leave it out."""
         own = [error for pair, error in self.found.failed.items() if pair in self.stream.pairs]
-        return self.lane.tables.retries and not all(isinstance(error, Terminal) for error in own)
+        return not all(self._is_final(error) for error in own)
+
+    def _is_final(self, error: Exception) -> bool:
+        """Whether no try of this task follows that may end otherwise."""
+        return isinstance(error, Terminal) or not self.lane.tables.retries
 
     def _follow(self, follow: Follow) -> None:
-        """Replay the windows; a table that they cannot be replayed into is left out, and the others continue.
+        """Replay the windows behind the ranges, until the tables are as their sources were."""
+        self.stream.fence({})
+        self._result = self._replay(follow)
+
+    def _replay(self, follow: Follow) -> LaneResult:
+        """Replay windows; a table that they cannot be replayed into is left out, and the others continue.
 
         What may pass is left to a retry of the task first: a table that was left out is read again as a whole.
         """
-        while self._result is None:
+        while True:
             try:
                 with self.stream.open() as opened:
-                    self._result, self._reminder = follow(opened, opened.ledger.hydration(self.stream.id))
+                    result, self._reminder = follow(opened, opened.ledger.hydration(self.stream.id))
             except (Terminal, RangeFailed) as error:
-                waits = self.lane.tables.retries and not isinstance(error, Terminal)
-                if waits or not self.stream.park(error):
+                if not self._is_final(error) or not self.stream.park(error):
                     raise
-        self.committed += self._result.committed
-        self.found.failed = {**self.stream.left_out, **self.stream.parked, **self.found.failed}
+            else:
+                self.committed += result.committed
+                self.found.failed = {**self.stream.left_out, **self.stream.parked, **self.found.failed}
+                return result
 
     def _fail(self, error: BackpressureError) -> None:
         """Let every table fail that shares the log: none of them has its changes."""
-        if isinstance(error, Terminal) or not self.lane.tables.retries:
+        if self._is_final(error):
             self.stream.keep_failure(error)
         own = [pair for pair in self.planned.ids if pair in self.stream.pairs]
         self.found.failed.update({pair: error for pair in own if pair not in self.found.failed})

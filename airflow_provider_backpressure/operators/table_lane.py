@@ -14,6 +14,8 @@ from airflow_provider_backpressure.core.execution.work_pool import Finished, Wor
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, Shared
 from airflow_provider_backpressure.core.gate.signals import QUEUE
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.operators.lane_progress import LaneClock
 from airflow_provider_backpressure.operators.table_set import PlannedTables, TablePair, TableSet
@@ -32,6 +34,23 @@ Drain = Callable[[HydrationSession, Hydration, LaneClock, int | None], tuple[Lan
 """Drains one hydration: by this clock, with this share of its credits (``None``: the lane's own)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A time in which ranges are read, between windows of the log that their tables share."""
+
+    until: float | None
+    """When, by a clock, no more ranges are begun; ``None``: until none is left."""
+    epochs: Mapping[str, int]
+    """Under which ranges are read, by the ids of hydrations: attempts of any other lane are refused then."""
+
+    def check(self, hydration_id: str, plan: Plan) -> None:
+        """Raise ``LedgerUnavailable`` where another lane has taken the table since: its windows may be on their way."""
+        if plan.epoch != self.epochs.get(hydration_id, plan.epoch):
+            raise LedgerUnavailable(
+                f"Another lane continues plan {plan.plan_id} of {plan.write.fence} (epoch {plan.epoch})."
+            )
+
+
 @dataclass(kw_only=True)
 class TableLane:
     """Drains the hydrations of several tables, as many at once as the queue has tokens."""
@@ -45,6 +64,10 @@ class TableLane:
     """Those that this lane works on."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why tables had failed before the task was deferred."""
+    turn: Turn | None = None
+    """Until when ranges are read; ``None``: until none is left."""
+    _paused: bool = False
+    """Whether a table has ranges left in this turn that only its end has kept from being read."""
     _clocks: list[LaneClock] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
     _reminders: dict[TablePair, float] = field(default_factory=dict)
@@ -67,7 +90,8 @@ class TableLane:
         self.hydrations = dict(sorted(turned, key=lambda each: -each[1].priority))
 
     def run(self, drain: Drain, *, clock: LaneClock) -> Finished[TablePair, LaneResult]:
-        """Drain until every table is drained, has failed, or waits at its gate."""
+        """Drain until every table is drained, has failed, waits at its gate, or the turn is over."""
+        self._paused = False
 
         def work(pair: TablePair) -> LaneResult:
             return self._drain(pair, drain)
@@ -124,6 +148,8 @@ class TableLane:
         follows = plan is None or (plan.consistency is Consistency.CATCH_UP and not plan.stream)
         if not follows and hydration.failure is None and plan is not None and not ledger.counts(plan.plan_id).open:
             return LaneResult(outcome=Outcome.DONE, committed=0)
+        if self._is_paused(clock):
+            return LaneResult(outcome=Outcome.PAUSED, committed=0)
         with self.tables.open(pair) as opened:
             self.tables.hold(hydration)
             if hydration.failure is not None:
@@ -131,9 +157,18 @@ class TableLane:
             alone = plan is not None and plan.consistency in ALONE
             share = self.tables.declared.budget.credits if alone else None
             result, reminder = drain(opened, hydration, clock, share)
+        self._paused = self._paused or result.outcome is Outcome.PAUSED
         if reminder is not None:
             self._reminders[pair] = reminder
         return result
+
+    def _is_paused(self, clock: LaneClock) -> bool:
+        """Whether the turn is over, and another one follows since a table got on that has ranges left.
+
+        So some table gets on in each turn, and a table alone whose gate is closed is waited for as ever.
+        """
+        until = self.turn.until if self.turn is not None else None
+        return self._paused and until is not None and clock.monotonic() >= until
 
     def _cancel(self) -> None:
         self._over.set()

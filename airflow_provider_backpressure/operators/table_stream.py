@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.base_operator import failure_of
+from airflow_provider_backpressure.base_operator import failure_of, lane_name
 from airflow_provider_backpressure.core.admission.watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
@@ -25,7 +25,13 @@ from airflow_provider_backpressure.core.planning.stream_windows import (
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.table_refusals import find_refused
-from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, SinkRefused, SnapshotLost
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    InvalidDeclaration,
+    PlanSuperseded,
+    SinkRefused,
+    SnapshotLost,
+)
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_source, to_json
 from airflow_provider_backpressure.operators.table_set import PlannedTables, TablePair, TableSet
@@ -56,7 +62,12 @@ class StreamSession(HydrationSession):
         )
 
     def take_target(self) -> None:
-        """Plan the windows that come next, or continue with those that are open for these tables."""
+        """Plan the windows that come next, or continue with those that are open for these tables.
+
+        Between ranges open windows are planned again: what a task that was killed has left of them is settled first.
+        """
+        if self.stream.reading:
+            self.hydrator(lane=lane_name(self.stream.tables.context), inline_wait=0.0).recover()
         self.plan_windows()
 
     def plan_windows(self) -> StreamPlanned:
@@ -68,7 +79,12 @@ class StreamSession(HydrationSession):
         return found
 
     def follow(self) -> bool:
-        """Plan the windows that follow, until every table is as its source was at one moment."""
+        """Plan the windows that follow, until every table is as its source was at one moment.
+
+        Between ranges nothing follows: those are read next.
+        """
+        if self.stream.reading:
+            return False
         _, found = self.stream_planner().find_stand()
         return not found.reached and self.plan_windows().planned is not None
 
@@ -90,6 +106,8 @@ class TableStream:
     """Why tables are in no window from here on."""
     parked: dict[TablePair, Exception] = field(default_factory=dict)
     """Why windows could not be replayed into tables, which are left out from here on."""
+    reading: frozenset[TablePair] = frozenset()
+    """Tables that windows are replayed into between their ranges. Only :meth:`fence` may say so."""
     again: dict[TablePair, str] = field(default_factory=dict)
     """Why tables are to be read again."""
 
@@ -113,21 +131,63 @@ class TableStream:
 
     @contextmanager
     def open_members(self) -> Iterator[dict[TablePair, Member]]:
-        """Open the tables that are read as a whole, and can be in a window."""
+        """Open the tables that are read as a whole, or in turns with windows, and can be in a window."""
         known = self.find_members()
         counts = self.tables.shared.ledger.counts
         whole = {
             pair: one
             for pair, one in known.items()
-            if pair not in self.parked and one.plan is not None and one.plan.epoch and not counts(one.plan.plan_id).open
+            if pair not in self.parked
+            and one.plan is not None
+            and one.plan.epoch
+            and (pair in self.reading or not counts(one.plan.plan_id).open)
         }
         with self._open_all(whole) as members:
             yield members
+
+    def find_unread(self) -> dict[TablePair, Hydration]:
+        """Return the members of which ranges are still to be read."""
+        counts = self.tables.shared.ledger.counts
+        members = self.find_members()
+        return {pair: one for pair, one in members.items() if one.plan and counts(one.plan.plan_id).open}
+
+    def fence(self, unread: Mapping[TablePair, Hydration]) -> dict[str, int]:
+        """Refuse every attempt of before at ranges of tables, so that windows may go in between them.
+
+        Returns the epochs under which they are read from now on, by the ids of the hydrations; 0 where another plan
+        has taken a table.
+        """
+        epochs, fenced = dict.fromkeys((one.id for one in unread.values()), 0), set()
+        for pair, one in unread.items():
+            if one.plan is None or not one.plan.epoch:
+                # A task was killed between ledger and target.
+                with self.tables.open(pair) as opened:
+                    opened.take_target()
+        with self.open() as stream:
+            known = self.find_members() if unread else {}
+            for pair in known.keys() & unread.keys():
+                # One by one: each has a connection of its own.
+                with self._open_all({pair: known[pair]}) as members, suppress(PlanSuperseded):
+                    epochs[known[pair].id] = stream.stream_planner().fence(members[pair]).epoch
+                    fenced.add(pair)
+        self.reading = frozenset(fenced)
+        return epochs
 
     def find_members(self) -> dict[TablePair, Hydration]:
         """Return the hydrations that have joined the log, as they are now."""
         known = self.tables.find(self.pairs)
         return {pair: one for pair, one in known.items() if one.plan is not None and one.plan.stream == self.id}
+
+    def has_windows(self) -> bool:
+        """Whether windows of the log were planned: some may be open."""
+        found = self.find_hydration()
+        return found is not None and found.plan is not None and found.plan.replays
+
+    def has_open_windows(self) -> bool:
+        """Whether windows are planned that are not in: another lane may have one in flight."""
+        found = self.find_hydration()
+        plan = found.plan if found is not None else None
+        return plan is not None and bool(self.tables.shared.ledger.counts(plan.plan_id).open)
 
     def find_hydration(self) -> Hydration | None:
         """Return the stream's own hydration, if the ledger has it."""
@@ -239,7 +299,9 @@ class TableStream:
             members = {}
             for pair, hydration in known.items():
                 opened = stack.enter_context(self.tables.shared.open(self.tables.declare(pair)))
-                members[pair] = Member(hydration=hydration, source=opened.source, sink=opened.sink)
+                members[pair] = Member(
+                    hydration=hydration, source=opened.source, sink=opened.sink, reading=pair in self.reading
+                )
             yield members
 
     def _check_schema(self) -> None:

@@ -72,6 +72,13 @@ class SharedChanges(Protocol):
         """Yield rows as :class:`Changes` does, with the place of their table; each table's in the log's order."""
         ...
 
+    def await_visible(self, number: int) -> None:
+        """Wait until every reader of the source that begins now sees the changes of a table that were returned.
+
+        ``SourceUnavailable`` where that takes too long.
+        """
+        ...
+
 
 class SharedLogReader(Protocol):
     """What the module of a :class:`LogReader` has beside, where several tables can share the log."""

@@ -5,11 +5,9 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
 from airflow.cli.cli_parser import get_parser
 from airflow.sdk.exceptions import AirflowFailException
@@ -19,7 +17,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from dev.services import Server
-from tests.support.operator_flow import OperatorFlow, write_at_random
+from tests.support.operator_flow import OperatorFlow, writing
 from tests.support.postgres import connected
 from tests.support.waiting import beside
 
@@ -31,28 +29,6 @@ def flow(database: Endpoint, tmp_path: Path) -> Iterator[OperatorFlow]:
     made = OperatorFlow.make(database, tmp_path)
     yield made
     made.close()
-
-
-@contextmanager
-def writing(flow: OperatorFlow, seed: int = 0, *, seconds: float = 3.0) -> Iterator[None]:
-    """Write transactions over several tables until the block is left, or for so long.
-
-    Keys that move with values that are not logged are read again, which may keep a target from catching up for long.
-    """
-
-    def write(over: threading.Event) -> None:
-        draw, end = random.Random(seed), time.monotonic() + seconds
-        with connected(flow.database, autocommit=False) as connection:
-            while not over.wait(0.005) and time.monotonic() < end:
-                try:
-                    for _ in range(draw.randint(1, 6)):
-                        write_at_random(connection, flow.names, draw)
-                    connection.commit() if draw.random() < 0.9 else connection.rollback()
-                except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
-                    connection.rollback()
-
-    with beside(write):
-        yield
 
 
 @pytest.mark.statement("W2")

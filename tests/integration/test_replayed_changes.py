@@ -31,6 +31,7 @@ from dev.services import Services
 from tests.conftest import fresh_database
 from tests.support.postgres import connected, run
 from tests.support.replaying import Replayed
+from tests.support.streaming import Stream
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -207,6 +208,25 @@ def test_a_row_is_read_again_when_readers_see_the_window(
     table.replay()
     assert table.asked == 1
     assert table.differs() == (0, 0)
+
+
+@pytest.mark.statement("W4")
+def test_a_window_between_ranges_goes_in_once_readers_see_it(standby: Standby, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W4: a range that is read behind it would bring the row of before."""
+    monkeypatch.setattr(postgres_log, "VISIBLE_SECONDS", 0.5)
+    with closing(Stream(standby.database)) as stream:
+        stream.do("INSERT INTO a VALUES (1, 1, 'x')", "INSERT INTO b VALUES (1, 1, 'x')")
+        (spec,) = stream.plan()
+        with standby.committing("UPDATE a SET v = 2"):
+            (bounds,) = stream.log.windows(stream.at, bytes=2**40)
+            piece = replace(spec.slices[0], bounds=bounds.to_json())
+            between = replace(spec, slices=(piece,), tables=tuple(replace(each, reading=True) for each in spec.tables))
+            with pytest.raises(SourceUnavailable, match=r"1 transactions .* not seen by its readers"):
+                stream.attempt(between)
+            assert stream.do("SELECT count(*) FROM raw.a") == [(0,)]
+        assert stream.attempt(between).rows == 3
+        assert stream.do("SELECT v FROM raw.a") == [(2,)]
+        assert stream.differs() == {}
 
 
 @pytest.mark.statement("X6", "T8")

@@ -54,6 +54,12 @@ class Rule:
     """The target asks again whether the read may begin, before the rows go in."""
     by_positions: bool = False
     """Positions of the log are compared instead, each taken before the snapshot."""
+    in_turns: bool = False
+    """Ranges and windows take turns instead: none is begun while one of the others is in flight, as far as is known."""
+    fences: bool = True
+    """In turns: windows raise the epoch, and the target refuses attempts of an earlier one."""
+    waits: bool = True
+    """In turns: a window goes in once readers see all of it."""
 
 
 @dataclass(kw_only=True)
@@ -202,6 +208,7 @@ class Attempt:
     position: int
     """Where the log ended before the snapshot was taken."""
     rows: Rows
+    epoch: int = 0
     read_at: int | None = None
     """Where the log ended after the rows were read; ``None``: the read has not begun."""
     given_up: bool = False
@@ -228,6 +235,7 @@ class Interleaving:
         self._goal, self._done = 0, set[Key]()
         self._attempts: list[Attempt] = []
         self._planned: int | None = None
+        self._epoch = 0
 
     def run(self) -> "Interleaving":
         """Run it to its end."""
@@ -253,13 +261,19 @@ class Interleaving:
         """Open an attempt's transaction, and its snapshot with it."""
         tried = {each.slice for each in self._attempts if not each.given_up}
         left = [each for each in SLICES if each not in self._done and each not in tried]
-        if not left:
+        if not left or (self.rule.in_turns and self._planned is not None):
             return
         table, first = self._draw.choice(left)
         rows = {key: row for key, row in self._source.rows.items() if key[0] == table and first <= key[1] < first + CUT}
         position = self._source.end
         self._attempts.append(
-            Attempt(slice=(table, first), snapshot=self._source.snapshot(), position=position, rows=rows)
+            Attempt(
+                slice=(table, first),
+                snapshot=self._source.snapshot(),
+                position=position,
+                rows=rows,
+                epoch=self._epoch,
+            )
         )
 
     def _begin(self) -> None:
@@ -286,7 +300,8 @@ class Interleaving:
         self._attempts.remove(attempt)
         if attempt.slice in self._done:
             return
-        if self.rule.checks_commit and not self._may(attempt):
+        late = self.rule.in_turns and self.rule.fences and attempt.epoch != self._epoch
+        if late or (self.rule.checks_commit and not self._may(attempt)):
             self.refused += 1
             return
         self._rows |= attempt.rows
@@ -310,21 +325,23 @@ class Interleaving:
 
     def _plan(self) -> None:
         """Plan a window, and let every read that begins from now on see all of it."""
-        if self._planned is not None:
+        if self._planned is not None or (self.rule.in_turns and any(not each.given_up for each in self._attempts)):
             return
         now, flight = self._source.snapshot(), self._in_flight() if self.rule.ends_windows else []
         upto = self._source.end - self._draw.choice((0, 0, STEP))
         snapshots = [now, *(each.snapshot for each in flight)]
         if self.rule.by_positions:
             snapshots, upto = [now], min([upto, *(each.position for each in flight)])
-        end = find_window_end(self._source.logged(self._frontier), snapshots, upto=place(max(upto, 0))).at
+        logged = [] if self.rule.in_turns else self._source.logged(self._frontier)
+        end = find_window_end(logged, snapshots, upto=place(max(upto, 0))).at
         if end > self._frontier:
+            self._epoch += 1
             self._planned = end
             self._windows, self._planned_position = now, end
 
     def _apply(self) -> None:
         """Let the planned window in."""
-        if self._planned is None:
+        if self._planned is None or (self.rule.in_turns and self.rule.waits and not self._is_seen(self._planned)):
             return
         trusted = len(self._done) == len(SLICES) and self._goal <= self._frontier
         unknown = dict.fromkeys(
@@ -344,6 +361,11 @@ class Interleaving:
         self.between += len(self._done) < len(SLICES)
         self._frontier, self._planned = self._planned, None
         self._check()
+
+    def _is_seen(self, end: int) -> bool:
+        """Whether readers see the log up to a position."""
+        numbers = [each.number for each in self._source.log[self._frontier // STEP : end // STEP]]
+        return not self._source.snapshot().list_unseen(numbers)
 
     def _check(self) -> None:
         if len(self._done) == len(SLICES) and self._frontier >= self._goal:

@@ -5,8 +5,11 @@ Connections, ledger, databases and tasks are the real ones; ranges are carried o
 
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -23,14 +26,20 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.hooks import spark
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
+from airflow_provider_backpressure.operators import (
+    HydrateOperator,
+    PlanSnapshotOperator,
+    VerifyHydrationOperator,
+    stream_lane,
+)
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from tests.support.composed import ROOT, difference
 from tests.support.ledgers import new_ledger
 from tests.support.local_runner import LocalRunner
-from tests.support.postgres import run
+from tests.support.postgres import connected, run
 from tests.support.streaming import TABLE
+from tests.support.waiting import beside
 from tests.support.world import context
 
 BUDGET = Budget(credits=2, range_rows=40)
@@ -51,6 +60,8 @@ class OperatorFlow:
     """Port of a Spark Connect server of this host; 0: ranges are carried out here."""
     sink: dict[str, Any] = field(default_factory=dict)
     """What else the sink is declared with."""
+    turn_seconds: float = stream_lane.TURN_SECONDS
+    """For how long ranges are begun before windows go in between."""
     group: str = "shop"
     dag_id: str = "follow"
     run_id: str = "run 1"
@@ -93,6 +104,7 @@ class OperatorFlow:
             mock.patch.dict(os.environ, self._environment()),
             mock.patch.dict(spark.RUNNERS, runners),
             mock.patch.object(base_operator, "is_running", return_value=False),
+            mock.patch.object(stream_lane, "TURN_SECONDS", self.turn_seconds),
         ):
             yield
 
@@ -241,6 +253,28 @@ def write_at_random(connection: "psycopg.Connection[Any]", names: tuple[str, ...
                 f"INSERT INTO {name} VALUES ({key}, 0, repeat('y', {draw.choice((3, 3000))}))"
                 " ON CONFLICT (id) DO UPDATE SET doc = excluded.doc"
             )
+
+
+@contextmanager
+def writing(flow: OperatorFlow, seed: int = 0, *, seconds: float = 3.0) -> Iterator[None]:
+    """Write transactions over several tables until the block is left, or for so long.
+
+    Keys that move with values that are not logged are read again, which may keep a target from catching up for long.
+    """
+
+    def write(over: threading.Event) -> None:
+        draw, end = random.Random(seed), time.monotonic() + seconds
+        with connected(flow.database, autocommit=False) as connection:
+            while not over.wait(0.005) and time.monotonic() < end:
+                try:
+                    for _ in range(draw.randint(1, 6)):
+                        write_at_random(connection, flow.names, draw)
+                    connection.commit() if draw.random() < 0.9 else connection.rollback()
+                except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+                    connection.rollback()
+
+    with beside(write):
+        yield
 
 
 if __name__ == "__main__":

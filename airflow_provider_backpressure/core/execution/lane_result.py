@@ -1,21 +1,31 @@
 """What a lane submits, counts and returns."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS
+from airflow_provider_backpressure.core.clock import Clock, PollPolicy
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.hydration import Refusal
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.change_windows import find_released_position, open_log
 from airflow_provider_backpressure.core.ports import Runner, Source
-from airflow_provider_backpressure.core.ports.sink import Marker
+from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
+from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import BackpressureError, OutOfMemory, SourceUnavailable, WorkerLost
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    OutOfMemory,
+    SinkUnavailable,
+    SourceUnavailable,
+    WorkerLost,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +41,8 @@ class Outcome(Enum):
 
     DONE = "done"
     """Nothing is left for this lane: every range is committed, or in flight with another lane."""
+    PAUSED = "paused"
+    """Its time was over, with nothing of this lane in flight. More may be left."""
     CLOSED = "closed"
     """The gate stayed closed for the inline wait, with nothing of this lane in flight."""
 
@@ -155,3 +167,30 @@ def release_log(source: Source, hydration_id: str, marker: Marker) -> None:
         source.log(hydration_id).release(upto)
     except BackpressureError as error:
         log.warning("The source still keeps its log before %s: %s", upto.label, error)
+
+
+def await_marker(
+    sink: Sink, plan: Plan, record: RangeRecord, *, poll: PollPolicy, clock: Clock, renew: Callable[[], None]
+) -> Marker | None:
+    """Return the marker of a range as soon as the sink answers; ``None`` where it has none that counts.
+
+    ``renew``: keeps the lane's leases meanwhile. ``SinkUnavailable`` where that takes longer than a lease.
+    """
+
+    def look() -> dict[str, Marker] | None:
+        try:
+            return sink.markers(record.plan_id, [record.slice_id])
+        except SinkUnavailable as error:
+            log.warning("The sink does not answer; range %s stays in flight meanwhile: %s", record.seq, error)
+            renew()
+            return None
+
+    found = poll.until(look, timeout=LEASE_SECONDS, clock=clock)
+    if found is None:
+        raise SinkUnavailable(f"The sink did not say within {LEASE_SECONDS:g} s whether range {record.seq} is in.")
+    marker = found.get(record.slice_id)
+    # A revoked marker keeps late attempts out; it commits nothing. One of an earlier snapshot is to be replaced.
+    if marker is None or marker.revoked or plan.is_outdated(marker.plan_id, marker.epoch):
+        return None
+    check_marked(marker.bounds, record.bounds.to_json(), slice_id=record.slice_id, plan_id=record.plan_id)
+    return marker

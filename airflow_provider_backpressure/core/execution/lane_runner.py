@@ -18,6 +18,7 @@ from airflow_provider_backpressure.core.execution.lane_result import (
     LaneResult,
     LeftRanges,
     Outcome,
+    await_marker,
     find_last_write,
     guard_log,
     is_too_large,
@@ -34,7 +35,6 @@ from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.push.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
-from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
@@ -74,6 +74,8 @@ class Hydrator:
     """Most ranges that this lane keeps in flight."""
     inline_wait: float = 30.0
     """Seconds to wait at a closed gate before giving the worker slot back."""
+    until: float | None = None
+    """When, by the clock, no more ranges are submitted, but for a first one: windows of a log go in between."""
     max_attempts: int = MAX_ATTEMPTS
     poll: PollPolicy = field(default_factory=PollPolicy)
     clock: Clock = field(default_factory=SystemClock)
@@ -90,6 +92,7 @@ class Hydrator:
     """Ranges whose process ended without a word: once by chance, twice most likely for their memory."""
     _committed: int = 0
     _alone: bool = False
+    _submitted: bool = False
     _left: LeftRanges = field(default_factory=LeftRanges)
     _next_renewal: float = 0.0
     _next_read: float = 0.0
@@ -151,6 +154,8 @@ class Hydrator:
                 closed_since, waits = None, self.poll.waits()
                 self.waiting.done()
                 self._await_jobs()
+            elif self._is_paused():
+                return LaneResult(outcome=Outcome.PAUSED, committed=self._committed)
             elif refusal is None or refusal.exhausted:
                 self.plan = self._kept.count(self.plan, wait=True)
                 return LaneResult(outcome=Outcome.DONE, committed=self._committed)
@@ -212,7 +217,7 @@ class Hydrator:
 
     def _admit(self) -> Refusal | None:
         """Submit ranges until refused or until this lane's share is in flight; return the refusal, if any."""
-        while len(self._jobs) < self.share:
+        while len(self._jobs) < self.share and not self._is_paused():
             self._check_keeper()
             if self._jobs and (known := self._left.find_refusal(now=self.clock.monotonic())):
                 return known
@@ -222,6 +227,11 @@ class Hydrator:
             if not self._cut(answer.range):
                 self._submit(answer.range)
         return None
+
+    def _is_paused(self) -> bool:
+        """Whether its time is over. What has failed is tried again first: the next life counts from the start."""
+        begun = self._submitted and not self._failures
+        return begun and self.until is not None and self.clock.monotonic() >= self.until
 
     def _cut(self, record: RangeRecord) -> bool:
         """Cut a range that is larger than a person wants by now, before it is submitted."""
@@ -246,6 +256,7 @@ class Hydrator:
         return RangeSplitter(plan=self.plan, ledger=self.ledger, source=self.source, sink=self.sink)
 
     def _submit(self, record: RangeRecord) -> None:
+        self._submitted = True
         if record.plan_id != self.plan.plan_id:
             self._step_aside(record)
         try:
@@ -352,27 +363,12 @@ class Hydrator:
         return failed
 
     def _marker(self, record: RangeRecord) -> Marker | None:
-        def look() -> dict[str, Marker] | None:
-            try:
-                return self.sink.markers(record.plan_id, [record.slice_id])
-            except SinkUnavailable as error:
-                log.warning("The sink does not answer; range %s stays in flight meanwhile: %s", record.seq, error)
-                self._renew()
-                return None
-
-        found = self.poll.until(look, timeout=LEASE_SECONDS, clock=self.clock)
-        if found is None:
-            raise SinkUnavailable(f"The sink did not say within {LEASE_SECONDS:g} s whether range {record.seq} is in.")
-        marker = found.get(record.slice_id)
-        # A revoked marker keeps late attempts out; it commits nothing. One of an earlier snapshot is to be replaced.
-        if marker is None or marker.revoked or self.plan.is_outdated(marker.plan_id, marker.epoch):
-            return None
-        check_marked(marker.bounds, record.bounds.to_json(), slice_id=record.slice_id, plan_id=record.plan_id)
-        return marker
+        return await_marker(self.sink, self.plan, record, poll=self.poll, clock=self.clock, renew=self._renew)
 
     def _commit(self, record: RangeRecord, marker: Marker, memory_bytes: int | None) -> None:
         """Let the ledger follow the sink."""
         decision = self.limiter.last
+        self._failures.pop(record.seq, None)
         reach(Step.BEFORE_LEDGER_COMMIT, record.tag or "")
         fresh = self.ledger.commit(
             record.plan_id,

@@ -51,6 +51,8 @@ class Member:
     hydration: Hydration
     source: Source
     sink: Sink
+    reading: bool = False
+    """Whether ranges of it are still to be read, under an epoch that :meth:`StreamPlanner.fence` has given it."""
 
     @property
     def plan(self) -> Plan:
@@ -164,6 +166,20 @@ class StreamPlanner:
         planned = Planned(verdict=Verdict.RESUMED, hydration=hydration, plan=plan, ranges=counts.total, note=note)
         return StreamPlanned(planned=planned, left_out=left_out)
 
+    def fence(self, member: Member) -> Plan:
+        """Return a table's plan with a new epoch: no attempt that was made before is let in any more.
+
+        Before windows go in between its ranges. A range that was begun before them may not see what they bring, and
+        one that is begun after them sees it all: each window has waited for that.
+        """
+        plan = member.plan
+        epoch = member.sink.renew(plan.plan_id)
+        if epoch is None:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.fence}.")
+        plan = replace(plan, epoch=epoch)
+        self.ledger.take_over(member.hydration.id, plan)
+        return plan
+
     def find_left_out(self, members: Sequence[Member]) -> dict[str, BackpressureError]:
         """Return why tables lack changes, by the ids of their hydrations: each is to be planned again."""
         plan = self.find_plan()
@@ -208,7 +224,8 @@ class StreamPlanner:
         for member in inside:
             read_at = [marker.read_at for marker in member.sink.markers(member.plan.plan_id).values()]
             found = replace(found, goal=goal(found.goal, read_at))
-        following = windows_from(found, plan, log, budget=self.budget, hydrating=not found.reached)
+        hydrating = not found.reached or any(member.reading for member in inside)
+        following = windows_from(found, plan, log, budget=self.budget, hydrating=hydrating)
         if following is None:
             return StreamPlanned(planned=None, left_out=left_out)
         draft, windows = following
@@ -252,7 +269,7 @@ class StreamPlanner:
                     f"its log are in {place}: give all of them one system_schema."
                 )
             left = self.ledger.counts(plan.plan_id).open
-            if left or not plan.epoch:
+            if (left and not member.reading) or not plan.epoch:
                 raise LedgerRefused(
                     f"{left} ranges of {plan.sink_identity} are not read yet, and windows of the log would pass the "
                     "position from which on its changes are shown: let its hydrate_ranges task run first."
@@ -295,6 +312,7 @@ class StreamPlanner:
             query=log.query,
             read=read,
             write=replace(own.write, ordered=True),
+            reading=member.reading,
         )
 
     def _is_current(self, plan: Plan, members: Sequence[Member]) -> bool:

@@ -211,6 +211,8 @@ class StreamTable:
     """What the source needs to know of the table, as a slice's query has it."""
     read: ReadSpec
     write: WriteSpec
+    reading: bool = False
+    """Whether ranges of it are still to be read: they must see all that the window brings."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,12 +79,19 @@ def _fill_tables(
     sink: Endpoint, spec: RangeSpec, changes: SharedChanges, connection: psycopg.Connection
 ) -> SliceResult:
     trusted, total = _is_trusted(spec, connection), RowSum()
-    folds = [Fold(connection, table.write, trusted=trusted, number=number) for number, table in enumerate(spec.tables)]
+    folds = [
+        Fold(connection, table.write, trusted=trusted and not table.reading, number=number)
+        for number, table in enumerate(spec.tables)
+    ]
     changed = _load_tables(folds, changes, total, spec.tag)
     # In the order of the message, which is the same in every attempt: two of them cannot block each other.
     for number in sorted(changed):
         with name_table(spec.tables[number], names=_is_of_table), SINK.translate_errors(sink):
             folds[number].apply(changes.tables[number])
+    for number in sorted(changed):
+        if spec.tables[number].reading:
+            # A range that is read once the window is in must not take back what it has brought.
+            changes.await_visible(number)
     read_at = [LogPosition.parse(table.read_at) for table in changes.tables if table.read_at]
     return SliceResult(
         slice_id=spec.slices[0].slice_id,

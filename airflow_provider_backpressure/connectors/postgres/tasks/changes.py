@@ -172,6 +172,13 @@ class LogChanges:
                 ]
         self.read_at = position(self._source, self._name)
 
+    def await_visible(self) -> None:
+        """Wait until readers see what was returned; ``SourceUnavailable`` where that takes too long."""
+        if self._xids:
+            name = reader_name(self._name)
+            with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
+                self._await_visible(connection)
+
     def _await_visible(self, connection: psycopg.Connection) -> None:
         """Wait until readers see the window: before that, a row of it would be taken for one that was deleted since."""
 
@@ -258,6 +265,10 @@ class StreamChanges:
         splitter = TableSplitter([NamedDecoder(*each) for each in zip(decoders, self._specs, strict=True)])
         for messages in first.messages():
             yield from splitter.rows(messages)
+
+    def await_visible(self, number: int) -> None:
+        """See :meth:`..changes.SharedChanges.await_visible`."""
+        self.tables[number].await_visible()
 
 
 @dataclass(frozen=True)

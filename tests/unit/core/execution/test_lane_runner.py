@@ -77,6 +77,23 @@ def test_the_commit_opens_the_gate_the_submission_does_not(bench):
     assert sorted(bench.sink.rows) == list(range(100))
 
 
+@pytest.mark.statement("W4")
+def test_a_lane_whose_time_is_over_settles_what_is_in_flight_and_pauses(bench):
+    """W4: it begins one range at least; a later life continues."""
+    first = bench.lane(until=0.0).run()
+    assert (first.outcome, first.committed) == (Outcome.PAUSED, 1)
+    assert bench.ledger.gate(bench.id).in_flight == 0
+    assert bench.lane(until=10.0**9).run().outcome is Outcome.DONE
+    assert sorted(bench.sink.rows) == list(range(100))
+
+
+def test_a_range_that_has_failed_is_tried_again_before_a_lane_pauses(bench):
+    """Each life counts attempts from the start: a range that always fails would never be given up."""
+    bench.runner.failures[0] = [RangeFailed("poison")] * 3
+    with pytest.raises(RangeFailed, match="Range 0 failed 3 times"):
+        bench.lane(until=0.0).run()
+
+
 def test_an_attempt_that_fails_is_retried_and_nothing_doubles(bench):
     """A transient failure is tried again under the next attempt number."""
     bench.runner.failures[4] = [RangeFailed("the executor was lost")]

@@ -19,10 +19,12 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     LogLost,
+    PlanSuperseded,
     SinkRefused,
     SinkUnavailable,
     SourceRefused,
@@ -232,6 +234,36 @@ def test_no_window_passes_the_position_of_a_table_that_is_not_read(tables):
     with pytest.raises(LedgerRefused, match="1 ranges of memory://sink/b are not read yet"):
         tables.planner.follow(members)
     assert not tables.ledger.hydration(STREAM).plan.replays
+
+
+@pytest.mark.statement("W4")
+def test_windows_go_in_between_the_ranges_of_a_table_that_is_fenced(tables):
+    """W4: the window says that it must be seen, and no target is taken for consistent meanwhile."""
+    a, b = tables.member("a", position=100), tables.member("b", position=100, read=False)
+    tables.log.end = 150
+    epoch = tables.planner.fence(b).epoch
+    assert epoch == b.plan.epoch + 1 == b.sink.epoch(b.plan.plan_id)
+    fenced = replace(b, hydration=tables.ledger.hydration(b.hydration.id), reading=True)
+    plan = tables.planner.follow([a, fenced]).planned.plan
+    assert [(each.write.fence, each.epoch, each.reading) for each in plan.tables] == [
+        ("a", a.plan.epoch, False),
+        ("b", epoch, True),
+    ]
+    assert ReplayWindow.from_window(plan.read.window).hydrating
+    # Another lane takes the table: what it has not brought in by then is planned again for its epoch.
+    tables.planner.fence(fenced)
+    again = replace(fenced, hydration=tables.ledger.hydration(b.hydration.id))
+    second = tables.planner.follow([a, again]).planned.plan
+    assert second.plan_id != plan.plan_id
+    assert second.tables[1].epoch == epoch + 1
+
+
+@pytest.mark.statement("W4")
+def test_a_table_that_another_plan_has_taken_is_not_fenced(tables):
+    b = tables.member("b", position=100, read=False)
+    tables.member("b", position=120, sink=b.sink)
+    with pytest.raises(PlanSuperseded, match="no longer holds b"):
+        tables.planner.fence(b)
 
 
 def test_a_table_that_the_windows_have_passed_is_left_out(tables):

@@ -77,3 +77,21 @@ def test_the_target_refuses_an_attempt_that_was_thought_dead() -> None:
     found = list(runs(Rule(counts_zombies=False, checks_commit=True)))
     assert sum(each.wrong for each in found) == 0
     assert sum(each.refused for each in found) > SCHEDULES / 10
+
+
+@pytest.mark.statement("W4")
+def test_ranges_and_windows_in_turns_leave_the_target_right() -> None:
+    """W4: as the product does it, by epochs. Attempts that were given up commit at any later time, or would."""
+    found = list(runs(Rule(in_turns=True, checks_begin=False)))
+    assert sum(each.wrong for each in found) == 0
+    assert sum(each.asked for each in found) > SCHEDULES / 2
+    assert sum(each.between for each in found) > SCHEDULES / 2
+    assert sum(each.refused for each in found) > SCHEDULES / 10
+
+
+@pytest.mark.statement("W4")
+@pytest.mark.parametrize("left_out", ["fences", "waits"])
+def test_turns_need_a_fence_and_a_wait(left_out: str) -> None:
+    """W4: a range that was begun before a window, or that does not see it yet, would take back what it has brought."""
+    rule = Rule(**{"in_turns": True, "checks_begin": False, left_out: False})
+    assert any(each.wrong for each in runs(rule))

@@ -1,0 +1,237 @@
+"""Windows of a shared log that go in between the ranges of its tables, by the real tasks."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
+from airflow_provider_backpressure.connectors.postgres.tasks import copy
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, TablesFailed
+from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.operators.stream_lane import StreamLane
+from tests.support.local_runner import LocalRunner
+from tests.support.operator_flow import OperatorFlow, writing
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def flow(database: Endpoint, tmp_path: Path) -> Iterator[OperatorFlow]:
+    """Each turn has one range of each table."""
+    made = OperatorFlow.make(database, tmp_path, turn_seconds=0.0)
+    yield made
+    made.close()
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, look: Callable[[int], object]) -> None:
+    """Call ``look`` behind windows, with the number of tables that have ranges left."""
+    real = StreamLane._replay
+
+    def replay(self, follow):
+        result = real(self, follow)
+        look(len(self.stream.find_unread()))
+        return result
+
+    monkeypatch.setattr(StreamLane, "_replay", replay)
+
+
+def confirmed(flow: OperatorFlow) -> str:
+    """Return up to where the source has let its log go."""
+    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = current_database()"
+    return str(flow.do(query)[0][0])
+
+
+def park(flow: OperatorFlow) -> None:
+    """Copy the tables, and let a run leave one of them out."""
+    assert replace(flow, turn_seconds=60.0).run()
+    flow.do("ALTER TABLE raw.b ADD CHECK (v < 50)", "UPDATE b SET v = 60 WHERE id = 3", "DELETE FROM b WHERE id > 90")
+    second = flow.with_run("run 2")
+    tables = second.plan()
+    with pytest.raises(AirflowFailException, match=r"public\.b"):
+        second.hydrate(tables)
+    flow.do("ALTER TABLE raw.b DROP CONSTRAINT b_v_check")
+
+
+@pytest.mark.statement("W4")
+def test_windows_go_in_between_the_ranges_of_a_first_copy(flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W4: under a random writer; the source lets its log go before the last range is read."""
+    places: list[tuple[int, str]] = []
+    watch(monkeypatch, lambda unread: places.append((unread, confirmed(flow))))
+    with writing(flow):
+        tables = flow.plan()
+        flow.hydrate(tables)
+    flow.verify(tables)
+    assert len({place for unread, place in places if unread}) >= 2
+    flow.with_run("run 2").run()
+    assert flow.differs() == {}
+    assert len(flow.slots()) == 1
+
+
+@pytest.mark.statement("W6")
+def test_a_table_that_returns_does_not_hold_the_others_back(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W6: their changes arrive while it is read; rows of it that were deleted meanwhile are gone."""
+    park(flow)
+    found: list[dict[str, tuple[int, int]]] = []
+
+    def look(unread: int) -> None:
+        if unread:
+            found.append(flow.differs("a", "c"))
+            flow.do("UPDATE a SET v = v + 1", "UPDATE b SET v = v + 1 WHERE v < 40", "DELETE FROM c WHERE id < 10")
+
+    watch(monkeypatch, look)
+    flow.do("UPDATE a SET v = 5")
+    assert flow.with_run("run 3").run()
+    assert len(found) >= 2
+    assert not any(found)
+    flow.with_run("run 4").run()
+    assert flow.differs() == {}
+
+
+@pytest.mark.statement("W4")
+def test_a_table_joins_in_turns_with_windows(flow: OperatorFlow) -> None:
+    """W4: under a random writer over all tables, also that which joins."""
+    assert flow.run()
+    flow.make_table("d")
+    wider = replace(flow.with_run("run 2"), names=("a", "b", "c", "d"))
+    with writing(wider, seed=1):
+        assert wider.run()
+    wider.with_run("run 3").run()
+    assert wider.differs() == {}
+    assert len(flow.slots()) == 1
+
+
+@pytest.mark.statement("W4")
+def test_a_range_that_was_read_before_a_window_is_refused_behind_it(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W4: its lane is gone, its session is not, and it commits late: it would take back what the window brought."""
+    park(flow)
+    third = flow.with_run("run 3")
+    tables = third.plan()
+    read, thaw = threading.Event(), threading.Event()
+    late: list[Future[Any]] = []
+    real_copy, real_run = copy._copy, LocalRunner.run
+
+    def wait_behind(spec, piece, source, connection, table):
+        found = real_copy(spec, piece, source, connection, table)
+        if spec.tag == late_tags[0]:
+            read.set()
+            assert thaw.wait(60)
+        return found
+
+    late_tags: list[str] = []
+
+    def run(self, spec):
+        if spec.write.fence != "raw.b" or spec.tables:
+            return real_run(self, spec)
+        if not late:
+            late_tags.append(spec.tag)
+            login = self.logins
+            ends = (login[spec.read.conn_id], login[spec.write.conn_id])
+            late.append(pool.submit(copy.copy_slice, spec, spec.slices[0], *ends))
+            assert read.wait(60)
+        given_up: Future[Any] = Future()
+        given_up.set_exception(RangeFailed("Its worker does not answer."))
+        return given_up
+
+    with ThreadPoolExecutor(1) as pool:
+        # A session behind a pooler cannot be found, and is not ended.
+        monkeypatch.setattr(PostgresTarget, "_end", lambda self, prefix: 0)
+        monkeypatch.setattr(copy, "_copy", wait_behind)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalRunner, "run", run)
+            with pytest.raises(TablesFailed, match=r"public\.b: Range 0 failed 3 times"):
+                third.hydrate(tables, tries=2)
+        flow.do("UPDATE b SET v = 7", "DELETE FROM b WHERE id < 20")
+        outcomes: list[BaseException | None] = []
+
+        def look(unread: int) -> None:
+            if unread and not outcomes:
+                assert flow.do("SELECT count(*) FROM raw.b WHERE v = 7") == [(71,)], "brought by the window"
+                thaw.set()
+                outcomes.append(late[0].exception(60))
+
+        watch(monkeypatch, look)
+        third.hydrate(tables, tries=2)
+    assert isinstance(outcomes[0], PlanSuperseded)
+    third.verify(tables)
+    assert flow.differs() == {}
+
+
+@pytest.mark.statement("W4")
+def test_ranges_are_read_to_their_end_where_windows_wait_at_their_gate(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W4: windows that are planned by then are planned again behind these ranges."""
+    monkeypatch.setenv("AIRFLOW__BACKPRESSURE__INLINE_WAIT", "0.1")
+    tables, unread = flow.plan(), []
+    with closing(SqlLedger(f"sqlite:///{flow.ledger}")) as ledger:
+
+        def look(number: int) -> None:
+            unread.append(number)
+            flow.do(*(f"UPDATE {name} SET v = v + 1" for name in flow.names), "DELETE FROM a WHERE id < 20")
+            ledger.pause(flow.stream, who="somebody")
+
+        with monkeypatch.context() as patch:
+            watch(patch, look)
+            with pytest.raises(TaskDeferred) as deferred:
+                flow.hydrate(tables)
+        (waits,) = deferred.value.trigger.serialize()[1]["waits"]
+        assert waits["hydration_id"] == flow.stream
+        assert unread[0] == unread[1] == 3, "the second one has found the gate closed"
+        assert flow.do("SELECT count(*) FROM raw.b") == [(100,)]
+        ledger.resume(flow.stream, who="somebody")
+    flow.hydrate(tables)
+    flow.verify(tables)
+    assert flow.with_run("run 2").run()
+    assert flow.differs() == {}
+
+
+@pytest.mark.parametrize("what", ["range", "window"])
+def test_a_task_that_is_killed_in_the_middle_of_its_turns_is_continued(
+    flow: OperatorFlow, tmp_path: Path, what: str
+) -> None:
+    kill_and_continue(flow, tmp_path, what, Step.BEFORE_SINK_COMMIT)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at", [step for step in Step if step is not Step.BEFORE_SINK_COMMIT])
+@pytest.mark.parametrize("what", ["range", "window"])
+def test_a_task_that_is_killed_at_any_step_of_its_turns_is_continued(
+    flow: OperatorFlow, tmp_path: Path, what: str, at: Step
+) -> None:
+    kill_and_continue(flow, tmp_path, what, at)
+
+
+def kill_and_continue(flow: OperatorFlow, folder: Path, what: str, at: Step) -> None:
+    """Kill a copy at a step of its second range of some table, or of a window between ranges; continue and compare.
+
+    Passes of a step are counted for each plan: from the second turn on, a first one is that of a window.
+    """
+    points = folder / "failpoints"
+    points.mkdir()
+    if what == "range":
+        (points / "points").write_text(f"{at.value}=kill@2")
+    with writing(flow, seed=len(at), seconds=8.0):
+        process = flow.process(folder, **{VARIABLE: str(points)})
+        if what == "window":
+            until(lambda: any(one.plan and one.plan.replays for one in flow.hydrations()), timeout=200)
+            (points / "points").write_text(f"{at.value}=kill@1")
+        assert process.wait(timeout=300) == -9, (folder / "flow.log").read_text()[-3000:]
+        flow.hydrate(flow.pushed)
+    flow.verify(flow.pushed)
+    flow.with_run("run 3").run()
+    assert flow.differs() == {}
+    assert len(flow.slots()) == 1
