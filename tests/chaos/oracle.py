@@ -79,3 +79,14 @@ def check(stage: Stage, composed: Composed, planned: Planned, *, flying: set[str
     assert read_again(stage.journal(), twins=stage.speculates) <= flying, (
         "a range was read again that was not in flight"
     )
+
+
+def check_lake(composed: Composed, planned: Planned) -> None:
+    """Check that a table of files has a marker of each range, which says what the ledger says."""
+    plan_id = planned.plan.plan_id
+    with composed.open() as ports:
+        markers = ports.sink.markers(plan_id)
+        assert {record.slice_id: record.checksum for record in ports.ledger.ranges(plan_id)} == {
+            slice_id: marker.checksum for slice_id, marker in markers.items()
+        }
+        assert len(markers) == planned.ranges

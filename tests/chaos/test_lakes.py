@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_backpressure.core.failpoints import Action, Step
+from tests.chaos import oracle
 from tests.chaos.lives import living
 from tests.chaos.matrix import SEEDS, SIZES, Draw, Victim
 from tests.chaos.stage import Stage
@@ -38,9 +39,4 @@ def test_a_worker_is_killed_at_its_commit(stage: Stage, kind: str, step: Step, f
         commits = [one.slice_id for one in stage.journal() if one.step is BEFORE]
         assert commits.count(held.slice_id) == (2 if step is BEFORE else 1)
     assert lakes.rows(composed.into) == run(stage.source, f"SELECT * FROM t{DRAW.rows} ORDER BY id")
-    with composed.open() as ports:
-        markers = ports.sink.markers(planned.plan.plan_id)
-        assert {record.slice_id: record.checksum for record in ports.ledger.ranges(planned.plan.plan_id)} == {
-            slice_id: marker.checksum for slice_id, marker in markers.items()
-        }
-        assert len(markers) == planned.ranges
+    oracle.check_lake(composed, planned)

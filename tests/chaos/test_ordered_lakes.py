@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from airflow_provider_backpressure.core.snapshot.ranges import seq_of
 from dev.services import Server
+from tests.chaos import oracle
 from tests.chaos.lives import living
 from tests.chaos.matrix import SEEDS, SIZES, Draw, Victim
 from tests.chaos.stage import Stage
@@ -81,9 +82,4 @@ def test_an_ordered_range_arrives_once_and_in_its_turn(
     found = lakes.table(**composed.into).to_pylist()
     assert {row["key"]: row["value"] for row in found} == expected
     assert len(found) == len(expected)
-    with composed.open() as ports:
-        markers = ports.sink.markers(planned.plan.plan_id)
-        assert {record.slice_id: record.checksum for record in ports.ledger.ranges(planned.plan.plan_id)} == {
-            slice_id: marker.checksum for slice_id, marker in markers.items()
-        }
-        assert len(markers) == planned.ranges
+    oracle.check_lake(composed, planned)

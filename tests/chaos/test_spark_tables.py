@@ -1,0 +1,184 @@
+"""Spark's own connectors write the table: lane, worker, executor and driver die around the commit of its log."""
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.failpoints import Action, Step
+from airflow_provider_backpressure.core.planning.results import Planned
+from tests.chaos import oracle
+from tests.chaos.conftest import QUICK, SPECULATION
+from tests.chaos.lives import SECONDS, Lives, living
+from tests.chaos.matrix import SIZES, Draw, Victim
+from tests.chaos.stage import Pass, Stage
+from tests.support import lakes
+from tests.support.composed import Composed
+from tests.support.postgres import run
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(300)]
+
+DRAW = Draw(rows=SIZES[0], range_rows=SIZES[0] // 3, credits=2, number=2, release_first=True, pauses=(0.0, 0.0))
+IN_COPY, BEFORE, AFTER = Step.IN_COPY, Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT
+CELLS = [
+    *((Victim.LANE, step) for step in (IN_COPY, BEFORE, AFTER)),
+    *((Victim.DRIVER, step) for step in (IN_COPY, BEFORE, AFTER)),
+    (Victim.WORKER, IN_COPY),
+]
+"""The lane commits, so a worker and an executor hold something of a range only while it is read."""
+
+
+@pytest.fixture(scope="module")
+def catalog(stage: Stage) -> Path:
+    """The folder of both catalogs, which outlive their servers."""
+    return stage.services.guest("chaos-lakes")
+
+
+@pytest.fixture(scope="module")
+def local(stage: Stage, catalog: Path) -> Iterator[Stage]:
+    """A server with the connectors, whose executor is in its own process."""
+    name, conf = "connect:chaos-lakes", lakes.make_connector_conf(catalog, survives=True)
+    options = {"master": "local[4,4]", "driver_memory": "1500m"}
+    stage.services.up(name, jars=(), spark_conf={**QUICK, **conf}, **options)
+    yield stage.on(name)
+    stage.services.down(name)
+
+
+@pytest.fixture(scope="module")
+def machines(stage: Stage, catalog: Path) -> Iterator[Stage]:
+    """A server with the connectors on two machines, which starts a twin of each task that takes long."""
+    name, conf = "connect:cluster-lakes", lakes.make_connector_conf(catalog)
+    options = {"master": "standalone", "workers": 2, "worker_cores": 2, "worker_memory": "700m", "apart": True}
+    stage.services.up(name, jars=(), spark_conf={**QUICK, **SPECULATION, **conf}, **options)
+    yield stage.on(name, speculates=True)
+    stage.services.down(name, "standalone")
+
+
+def compose(stage: Stage, catalog: Path, format_: str, **more: Any) -> tuple[Composed, lakes.Cluster]:
+    """Return a hydration into a new table of a format, and what reads it."""
+    composed = stage.hydration(DRAW)
+    cluster = lakes.Cluster(url=composed.remote, ui_url=composed.ui_url or "", folder=catalog)
+    return replace(composed, into=cluster.place(format_, f"t_{uuid.uuid4().hex[:8]}", **more)), cluster
+
+
+def check(stage: Stage, composed: Composed, planned: Planned, cluster: lakes.Cluster) -> None:
+    """Check that each row is there once, each range has its marker, and no branch is left of a dead attempt."""
+    assert cluster.rows(composed.into) == run(stage.source, f"SELECT * FROM t{DRAW.rows} ORDER BY id")
+    oracle.check_lake(composed, planned)
+    composed.finish()
+    assert cluster.list_branches(composed.into) <= {"main"}
+
+
+def strike(lives: Lives, victim: Victim, held: Pass) -> None:
+    """Kill the victim, let go of whoever waits at the step, and bring the victim back."""
+    if victim is Victim.LANE:
+        lives.kill()
+    else:
+        lives.stage.kill(victim, held)
+    lives.stage.disarm()
+    if victim is Victim.LANE:
+        lives.begin()
+    else:
+        lives.stage.restart(victim)
+
+
+@pytest.mark.statement("K1", "X1", "X2")
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+@pytest.mark.parametrize(("victim", "step"), CELLS)
+@pytest.mark.fault(3, 4, 5)
+def test_whoever_is_killed_every_row_arrives_once(
+    local: Stage, catalog: Path, victim: Victim, step: Step, format_: str, folder: Path
+) -> None:
+    """K1, X1, X2: and every marker is right. A range that was committed is not read again."""
+    composed, cluster = compose(local, catalog, format_, tasks=2)
+    planned = local.plan(composed)
+    local.arm(step, Action.WAIT, DRAW.number)
+    with living(local, composed, folder) as lives:
+        held = lives.reached(step, DRAW.number)
+        strike(lives, victim, held)
+        lives.to_the_end()
+        commits = [one.slice_id for one in local.journal() if one.step is BEFORE]
+    assert commits.count(held.slice_id) == (2 if step is BEFORE else 1)
+    check(local, composed, planned, cluster)
+
+
+@pytest.mark.statement("K1", "X1", "X2")
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+@pytest.mark.fault(5)
+def test_an_executor_is_killed(machines: Stage, catalog: Path, format_: str, folder: Path) -> None:
+    """K1, X1, X2: rows that it had materialised are gone with it, and are read again."""
+    composed, cluster = compose(machines, catalog, format_, tasks=2)
+    planned = machines.plan(composed)
+    machines.arm(BEFORE, Action.WAIT, DRAW.number)
+    with living(machines, composed, folder) as lives:
+        held = lives.reached(BEFORE, DRAW.number)
+        reader = next(one for one in oracle.copied(machines.journal()) if one.tag == held.tag)
+        machines.kill(Victim.EXECUTOR, reader)
+        machines.disarm()
+        lives.to_the_end()
+        assert lives.number == 1, "an executor that is lost ends no lane"
+    check(machines, composed, planned, cluster)
+
+
+@pytest.mark.statement("K1", "X1", "X2")
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+@pytest.mark.fault(13)
+def test_a_frozen_lane_wakes_up_when_another_one_has_written_its_range(
+    local: Stage, catalog: Path, format_: str, folder: Path
+) -> None:
+    """K1, X1, X2: it has looked at the table before it was frozen, and commits by a token that is taken."""
+    composed, cluster = compose(local, catalog, format_)
+    planned = local.plan(composed)
+    local.arm(BEFORE, Action.WAIT, DRAW.number)
+    with living(local, composed, folder) as lives:
+        held = lives.reached(BEFORE, DRAW.number)
+        late = lives.process
+        os.kill(late.pid, signal.SIGSTOP)
+        try:
+            local.disarm()
+            lives.begin()
+            lives.to_the_end()
+            done = cluster.rows(composed.into)
+        finally:
+            os.kill(late.pid, signal.SIGCONT)
+            late.join(SECONDS)
+            late.kill()
+        assert (late.pid, held.slice_id) in [(one.pid, one.slice_id) for one in local.journal() if one.step is AFTER]
+    assert done == cluster.rows(composed.into)
+    check(local, composed, planned, cluster)
+
+
+@pytest.mark.statement("K6", "X1", "X2")
+@pytest.mark.parametrize("kind", [*lakes.KINDS, "delta by Spark", "iceberg by Spark"])
+@pytest.mark.fault(5, 12)
+def test_two_executions_of_a_task_write_its_rows_once(
+    machines: Stage, catalog: Path, kind: str, folder: Path, tmp_path: Path
+) -> None:
+    """K6, X1, X2: Spark starts a twin of a task that takes long, on another machine, and both come to their end."""
+    format_, _, by_spark = kind.partition(" ")
+    composed, cluster = compose(machines, catalog, format_ if by_spark else "delta")
+    if not by_spark:
+        composed = replace(composed, into=lakes.place(kind, tmp_path))
+    step = IN_COPY if by_spark else BEFORE
+    planned = machines.plan(composed)
+    machines.arm(step, Action.WAIT, DRAW.number)
+
+    def find_twins(held: Pass) -> set[int]:
+        return {one.pid for one in machines.journal() if (one.step, one.tag) == (step, held.tag)} - {held.pid}
+
+    with living(machines, composed, folder) as lives:
+        held = lives.reached(step, DRAW.number)
+        assert lives.until(lambda: find_twins(held))
+        machines.disarm()
+        lives.to_the_end()
+        assert lives.number == 1, "two executions of a task end no lane"
+    if by_spark:
+        check(machines, composed, planned, cluster)
+        return
+    assert lakes.rows(composed.into) == run(machines.source, f"SELECT * FROM t{DRAW.rows} ORDER BY id")
+    oracle.check_lake(composed, planned)
