@@ -8,7 +8,7 @@ READ_AS_SOURCES = frozenset({"postgres"})
 """Sinks whose markers hash the target's own encoding, and that can be read as a source is."""
 CHECKED_JSON = frozenset({"postgres"})
 """Sinks that refuse text which is no JSON by themselves."""
-TYPED_AS_FILES = frozenset({"delta", "iceberg"})
+TYPED_AS_FILES = frozenset({"delta", "iceberg", "spark_table"})
 """Sinks that can replace rows by a key, and keep a value of many types as its text."""
 LOG_UNITS = {"postgres": "bytes", "mysql": "transactions"}
 """What the one log of a server counts, by the kind of source: a :class:`..core.progress.source_position.Unit`."""

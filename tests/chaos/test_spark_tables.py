@@ -31,6 +31,10 @@ CELLS = [
     (Victim.WORKER, IN_COPY),
 ]
 """The lane commits, so a worker and an executor hold something of a range only while it is read."""
+MODES = [
+    *(("append", *cell) for cell in CELLS),
+    *(("upsert", victim, AFTER) for victim in (Victim.LANE, Victim.DRIVER)),
+]
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +63,11 @@ def machines(stage: Stage, catalog: Path) -> Iterator[Stage]:
     stage.services.down(name, "standalone")
 
 
-def compose(stage: Stage, catalog: Path, format_: str, **more: Any) -> tuple[Composed, lakes.Cluster]:
+def compose(
+    stage: Stage, catalog: Path, format_: str, mode: str = "append", **more: Any
+) -> tuple[Composed, lakes.Cluster]:
     """Return a hydration into a new table of a format, and what reads it."""
-    composed = stage.hydration(DRAW)
+    composed = replace(stage.hydration(DRAW), mode=mode)
     cluster = lakes.Cluster(url=composed.remote, ui_url=composed.ui_url or "", folder=catalog)
     return replace(composed, into=cluster.place(format_, f"t_{uuid.uuid4().hex[:8]}", **more)), cluster
 
@@ -89,13 +95,13 @@ def strike(lives: Lives, victim: Victim, held: Pass) -> None:
 
 @pytest.mark.statement("K1", "X1", "X2")
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
-@pytest.mark.parametrize(("victim", "step"), CELLS)
+@pytest.mark.parametrize(("mode", "victim", "step"), MODES)
 @pytest.mark.fault(3, 4, 5)
 def test_whoever_is_killed_every_row_arrives_once(
-    local: Stage, catalog: Path, victim: Victim, step: Step, format_: str, folder: Path
+    local: Stage, catalog: Path, mode: str, victim: Victim, step: Step, format_: str, folder: Path
 ) -> None:
     """K1, X1, X2: and every marker is right. A range that was committed is not read again."""
-    composed, cluster = compose(local, catalog, format_, tasks=2)
+    composed, cluster = compose(local, catalog, format_, mode=mode, tasks=2)
     planned = local.plan(composed)
     local.arm(step, Action.WAIT, DRAW.number)
     with living(local, composed, folder) as lives:
@@ -126,13 +132,14 @@ def test_an_executor_is_killed(machines: Stage, catalog: Path, format_: str, fol
 
 
 @pytest.mark.statement("K1", "X1", "X2")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
 @pytest.mark.fault(13)
 def test_a_frozen_lane_wakes_up_when_another_one_has_written_its_range(
-    local: Stage, catalog: Path, format_: str, folder: Path
+    local: Stage, catalog: Path, mode: str, format_: str, folder: Path
 ) -> None:
     """K1, X1, X2: it has looked at the table before it was frozen, and commits by a token that is taken."""
-    composed, cluster = compose(local, catalog, format_)
+    composed, cluster = compose(local, catalog, format_, mode=mode)
     planned = local.plan(composed)
     local.arm(BEFORE, Action.WAIT, DRAW.number)
     with living(local, composed, folder) as lives:

@@ -1,5 +1,6 @@
 """PostgreSQL into every table of files, through planner, hydrator and a real Spark Connect server."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration
 
+Rows = list[tuple[Any, ...]]
 SALES = """
 CREATE TABLE sales (
     id bigint PRIMARY KEY, shop smallint, code text, price numeric(12, 2), gap double precision, small real, ref uuid,
@@ -74,7 +76,7 @@ def composed(
     return compose(database, ledger_url, logins, connect, lakes.place(request.param, tmp_path))
 
 
-def source_rows(database: Endpoint) -> list[tuple[Any, ...]]:
+def source_rows(database: Endpoint) -> Rows:
     """The source as Python's driver reads it."""
     with psycopg.connect(
         host=database.host,
@@ -113,9 +115,8 @@ def test_every_row_arrives_with_its_values(composed: Composed, runner: ConnectRu
     assert lakes.rows(composed.into) == source_rows(database)
 
 
-@pytest.mark.parametrize("composed", ["delta", "iceberg"], indirect=True)
-def test_changed_rows_are_merged(composed: Composed, runner: ConnectRunner, database: Endpoint) -> None:
-    """Under ``upsert`` a later run brings rows with keys that are there and with new ones."""
+def upsert_changes(composed: Composed, runner: ConnectRunner, database: Endpoint, read: Callable[[], Rows]) -> None:
+    """Hydrate, change rows and add one, and bring both by a later run; ``read``: what the target holds."""
     run(database, "ALTER TABLE sales ADD changed bigint", "UPDATE sales SET changed = id", "ANALYZE sales")
     merging = replace(composed, mode="upsert", reading={"increment_column": "changed", "split_column": "id"})
     _, report = hydrate(merging, runner)
@@ -128,7 +129,13 @@ def test_changed_rows_are_merged(composed: Composed, runner: ConnectRunner, data
     )
     _, report = hydrate(merging, runner)
     assert (report.rows, report.mismatches) == (26, ())
-    assert [row[:13] for row in lakes.rows(composed.into)] == source_rows(database)
+    assert [row[:13] for row in read()] == source_rows(database)
+
+
+@pytest.mark.parametrize("composed", ["delta", "iceberg"], indirect=True)
+def test_changed_rows_are_merged(composed: Composed, runner: ConnectRunner, database: Endpoint) -> None:
+    """Under ``upsert`` a later run brings rows with keys that are there and with new ones."""
+    upsert_changes(composed, runner, database, lambda: lakes.rows(composed.into))
 
 
 @pytest.mark.parametrize("composed", ["delta", "iceberg"], indirect=True)

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from tests.integration.test_lakes import compose, hydrate, source_rows
+from tests.integration.test_lakes import compose, hydrate, source_rows, upsert_changes
 from tests.support.composed import Composed
 from tests.support.lakes import Cluster
 from tests.support.postgres import run
@@ -51,3 +51,11 @@ def test_every_row_arrives_with_its_values(
     verdict, report = hydrate(composed, runner, Verify.TARGET)
     assert (verdict, report.rows, report.mismatches) == (Verdict.PLANNED, 100, ())
     assert lake_cluster.rows(composed.into) == source_rows(database)
+
+
+@pytest.mark.statement("X1")
+def test_changed_rows_are_merged(
+    composed: Composed, runner: ConnectRunner, database: Endpoint, lake_cluster: Cluster
+) -> None:
+    """X1: under ``upsert``, by one MERGE for each range, two ranges at once."""
+    upsert_changes(composed, runner, database, lambda: lake_cluster.rows(composed.into))

@@ -270,12 +270,11 @@ CASES = {
 class SparkTableCase(RealCase):
     """A table that Spark's own connector writes, read by the format's own library."""
 
-    upserts: ClassVar[bool] = False
     cluster: Cluster
     place: dict[str, Any]
 
-    def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
-        session = spark_session(self.cluster.url)
+    def write(self, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch], session: Any | None = None) -> SliceResult:
+        session = session or spark_session(self.cluster.url)
 
         def make_frame() -> Any:
             table = pyarrow.Table.from_batches(list(complete(batches)))

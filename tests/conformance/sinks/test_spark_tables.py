@@ -1,9 +1,10 @@
 """The suite over tables that Spark's own connectors write, and what is so of them alone."""
 
-from collections.abc import Iterator
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from unittest.mock import Mock
 
-import pyarrow
 import pytest
 from pyspark.errors import PySparkException
 
@@ -11,7 +12,9 @@ from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergT
 from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_fence
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_table
+from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.runners.connect_session import Address
 from tests.conformance.sinks.cases import Case, SparkTableCase, opened, spark_session
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
 from tests.conformance.sinks.test_commits import (  # noqa: F401
@@ -35,6 +38,13 @@ from tests.conformance.sinks.test_plan_rows import (  # noqa: F401
     test_the_plan_comes_back_whole,
     test_without_a_plan_there_is_no_row,
 )
+from tests.conformance.sinks.test_upserts import (  # noqa: F401
+    test_a_window_is_read_back_by_its_values,
+    test_an_empty_upsert_has_a_marker,
+    test_doubles_within_a_range_are_refused,
+    test_half_an_upsert_is_never_seen,
+    test_rows_take_the_place_of_those_with_their_key,
+)
 
 pytestmark = [
     pytest.mark.integration,
@@ -44,7 +54,7 @@ pytestmark = [
 ]
 
 
-def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch) -> list[Begun]:
+def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch, mode: str) -> list[Begun]:
     """Write a range whose lane is frozen before it publishes until a newer plan has the target; return that plan.
 
     The newer plan knows what was submitted only by the number of the older one's ranges.
@@ -54,7 +64,7 @@ def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch) -> lis
 
     def freeze(*arguments: object) -> object:
         if not newer:
-            newer.append(begin(case))
+            newer.append(begin(case, mode=mode))
         return publish(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(spark_table, "_publish", freeze)
@@ -64,10 +74,11 @@ def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch) -> lis
 
 
 @pytest.mark.statement("K1", "X1")
-def test_a_late_attempt_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_late_attempt_is_refused(case: Case, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """K1, X1: also where it has asked who holds the table for the last time: its token is taken by then."""
-    begun = begin(case, ranges=2)
-    (newer,) = write_late(case, begun, monkeypatch)
+    begun = begin(case, ranges=2, mode=mode)
+    (newer,) = write_late(case, begun, monkeypatch, mode)
     assert case.rows() == []
     monkeypatch.undo()
     newer.write(0, word="new")
@@ -88,16 +99,54 @@ def test_what_is_fenced_is_what_was_submitted(case: Case, monkeypatch: pytest.Mo
 
 
 @pytest.mark.statement("X1")
-def test_of_racing_attempts_exactly_one_is_in(case: Case) -> None:
-    """X1: two attempts at one slice with different rows, each published without a look in between."""
-    begun = begin(case)
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_of_racing_attempts_exactly_one_is_in(case: Case, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """X1: two attempts at one slice with different rows: the later one commits when the other has looked already."""
+    begun, publish = begin(case, mode=mode), spark_table._publish
+    begun.write(0, word="old")
 
-    def slow() -> Iterator[pyarrow.RecordBatch]:
-        yield from batches(case, ids(0), word="slow")
-        begun.write(0, attempt=2, word="fast")
+    def overtake(*arguments: object) -> object:
+        monkeypatch.undo()
+        begun.write(1, attempt=2, word="fast")
+        return publish(*arguments)  # type: ignore[arg-type]
 
-    assert case.write(begun.spec(0), slow()).checksum == begun.markers()["0.0"].checksum
-    assert case.rows() == expected(case, 0, word="fast")
+    monkeypatch.setattr(spark_table, "_publish", overtake)
+    assert begun.write(1, word="slow").checksum == begun.markers()["1.0"].checksum
+    assert case.rows() == expected(case, 0, word="old") + expected(case, 1, word="fast")
+
+
+@pytest.mark.statement("K1", "X1")
+def test_merges_that_meet_all_come_in(case: Case) -> None:
+    """K1, X1: of several lanes at once, each with its own note; an empty range and foreign rows beside them."""
+    begun = begin(case, mode="upsert")
+    begun.write(0, word="old")
+    case.add_foreign()
+    sessions = [Address(case.endpoint.password).begin(str(uuid.uuid4())) for _ in range(3)]
+
+    def write(seq: int) -> SliceResult:
+        spec, rows = begun.spec(seq), batches(case, ids(seq) if seq < 4 else [], word="new")
+        assert isinstance(case, SparkTableCase)
+        return case.write(spec, rows, sessions[seq % len(sessions)])
+
+    with ThreadPoolExecutor(5) as pool:
+        found = dict(zip([f"{seq}.0" for seq in range(1, 5)], pool.map(write, range(1, 5)), strict=True))
+    markers = begun.markers()
+    assert {key: (each.rows, each.checksum) for key, each in found.items()} == {
+        key: (each.rows, each.checksum) for key, each in markers.items() if key != "0.0"
+    }
+    new = expected(case, 1, 2, 3, word="new")
+    assert [row for row in case.rows() if row[0] >= 10] == new
+    for session in sessions:
+        session.stop()
+
+
+@pytest.mark.statement("X1")
+def test_a_row_without_its_key_is_refused(case: Case) -> None:
+    """X1: no row could be told from it, so that each run would add it again."""
+    begun = begin(case, mode="upsert", fitted=lambda write: replace(write, key=("name",)))
+    with pytest.raises(SinkRefused, match=r"NULL in their key \(name\)"):
+        begun.write(0)
+    assert case.rows() == []
 
 
 def test_a_revoked_range_refuses_every_attempt(case: Case) -> None:

@@ -8,7 +8,7 @@ from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.ports.sink import Activity
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -50,6 +50,15 @@ class FilesTarget:
             f"A table of files has no server whose {watched[0].kind} could be watched: leave {watched[0].name} out, or "
             "watch a database by its conn_id."
         )
+
+
+def check_key(name: str, key: Sequence[str], columns: Sequence[Column]) -> None:
+    """Raise ``SinkRefused`` for an upsert without a key, or by columns that do not arrive."""
+    if not key:
+        raise SinkRefused(f"{name} cannot be upserted without a key.")
+    missing = [each for each in key if each not in {column.name for column in columns}]
+    if missing:
+        raise SinkRefused(f"The key of {name} has columns that do not arrive: {', '.join(missing)}.")
 
 
 def check_window(name: str, write: WriteSpec, window: Window | None) -> None:

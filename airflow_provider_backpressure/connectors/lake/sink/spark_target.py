@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Holder
-from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_window
+from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_key, check_window
 from airflow_provider_backpressure.connectors.lake.spark.notes import (
     MARKS,
     LogState,
@@ -50,15 +50,25 @@ class SparkTableTarget(FilesTarget):
     slices these are; without it every slice of the plan that has no mark is fenced.
     """
 
-    modes: tuple[Mode, ...] = (Mode.APPEND,)
+    modes: tuple[Mode, ...] = (Mode.APPEND, Mode.UPSERT)
 
-    def __init__(self, session: SqlSession, name: str, *, conn_id: str, format_: str | None, tasks: int) -> None:
+    def __init__(
+        self,
+        session: SqlSession,
+        name: str,
+        *,
+        conn_id: str,
+        format_: str | None,
+        tasks: int,
+        key: tuple[str, ...] | None = None,
+    ) -> None:
         """Connect to nothing yet. ``format_``: ``None`` where the table must be there already."""
         self._session = session
         self._name = name
         self._conn_id = conn_id
         self._wanted = format_
         self._tasks = tasks
+        self._key = key
         self._opened: SparkTable | None = None
         self._submitted: dict[str, Submitted] = {}
         self.identity = f"spark://{session.address.removeprefix('sc://')}/{name}"
@@ -69,11 +79,14 @@ class SparkTableTarget(FilesTarget):
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], log: Log | None = None) -> WriteSpec:
         """See :meth:`..core.ports.Sink.fit`. The cluster is asked for the connector first."""
-        if Mode(mode) is not Mode.APPEND:
+        if Mode(mode) not in self.modes:
             raise SinkRefused(
-                f"{self._name} takes append only for now, not {mode}: use DeltaSink or IcebergSink for upsert, and "
-                "PostgresSink for a target that is replaced at once or mirrored."
+                f"{self._name} takes append and upsert, not {mode}: use PostgresSink for a target that is replaced at "
+                "once or mirrored."
             )
+        by = tuple(self._key or key) if Mode(mode) is Mode.UPSERT else ()
+        if Mode(mode) is Mode.UPSERT:
+            check_key(self._name, by, columns)
         with self._errors():
             self._table.check()
             check_columns(self._table, self._table.schema(), columns)
@@ -83,7 +96,7 @@ class SparkTableTarget(FilesTarget):
             target=self._name,
             columns=tuple(columns),
             mode=mode,
-            key=(),
+            key=by,
             plan_table=json.dumps({"format": self._table.format}),
             commit_table="",
             fence=self._name,
@@ -113,7 +126,7 @@ class SparkTableTarget(FilesTarget):
         with self._errors():
             before = self._table.state()
             Holder.check_turn(_holder_of(before), plan)
-            clears = clear or ""
+            clears = (clear or "") if plan.mode is Mode.APPEND else ""
             if before.holder is not None and before.holder.plan_id == plan.plan_id:
                 # Its ranges may be in by now, unless the planner was killed before anything was removed.
                 clears = _find_pending_clear(before)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
-from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_window
+from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_key, check_window
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
 from airflow_provider_backpressure.connectors.lake.tasks import quarantine as beside_it
 from airflow_provider_backpressure.connectors.lake.versions import inherit_versions
@@ -30,11 +30,7 @@ def check_mode(table: LakeTable, mode: Mode, key: Sequence[str], columns: Sequen
         return
     if not table.merges:
         raise SinkRefused(f"{table.name} has no rows that a key could identify: Parquet files take append only.")
-    if not key:
-        raise SinkRefused(f"{table.name} cannot be upserted without a key.")
-    missing = [name for name in key if name not in {column.name for column in columns}]
-    if missing:
-        raise SinkRefused(f"The key of {table.name} has columns that do not arrive: {', '.join(missing)}.")
+    check_key(table.name, key, columns)
 
 
 def check_columns(name: str, there: pyarrow.Schema | None, arriving: pyarrow.Schema) -> None:

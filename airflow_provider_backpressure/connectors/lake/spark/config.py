@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.config import Mode, taken_key
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -21,17 +21,15 @@ MOST_TASKS = 64
 class SparkTableSink(Declared):
     """A table of a catalog that the Spark cluster knows, written by the cluster's own Iceberg or Delta connector.
 
-    ``append`` only for now, over Spark Connect. Raises :class:`InvalidDeclaration`.
+    Over Spark Connect only, for now. Raises :class:`InvalidDeclaration`.
     """
 
     conn_types: ClassVar[tuple[str, ...]] = ("spark_connect",)
     """Type that the Airflow connection must be of: spark-submit is not supported for this sink yet."""
-    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND,)
+    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT)
     """How rows may enter it."""
-    templated: ClassVar[tuple[str, ...]] = ("table", "spark_conn_id")
+    templated: ClassVar[tuple[str, ...]] = ("table", "spark_conn_id", "key")
     """Fields whose text may be a template."""
-    key: ClassVar[tuple[str, ...] | None] = None
-    """Appended rows have none."""
     quarantine: ClassVar[int | None] = None
     """No row is kept aside: one that the table cannot take fails its range."""
 
@@ -41,11 +39,14 @@ class SparkTableSink(Declared):
     """Airflow connection to Spark Connect, the same that the hydration runs on."""
     format: str | None = None
     """``iceberg`` or ``delta``, for a table that is to be created; ``None`` where it is there already."""
+    key: tuple[str, ...] | None = None
+    """Names of the columns that ``upsert`` goes by; ``None`` for the source's key."""
     tasks: int = 1
     """Tasks that read one range side by side, each over a connection of its own."""
 
     def __post_init__(self) -> None:
-        """Refuse another format, and a number of tasks that cannot be meant."""
+        """Refuse another format, and a number of tasks or a key that cannot be meant."""
+        object.__setattr__(self, "key", taken_key(self.key, "SparkTableSink.key"))
         if self.format is not None and self.format not in FORMATS and "{{" not in self.format:
             raise InvalidDeclaration(f"SparkTableSink.format must be {' or '.join(FORMATS)}, not {self.format!r}.")
         if not 1 <= self.tasks <= MOST_TASKS:
@@ -64,5 +65,10 @@ class SparkTableSink(Declared):
         if not _NAME.fullmatch(self.table):
             raise InvalidDeclaration(f"SparkTableSink.table must be catalog.schema.table, not {self.table!r}.")
         return SparkTableTarget(
-            SqlSession(endpoint), self.table, conn_id=self.spark_conn_id, format_=self.format, tasks=self.tasks
+            SqlSession(endpoint),
+            self.table,
+            conn_id=self.spark_conn_id,
+            format_=self.format,
+            tasks=self.tasks,
+            key=self.key,
         )

@@ -1,19 +1,32 @@
 """Delta: the token of a note is an app transaction. Delta skips a commit whose token the table has already."""
 
+import logging
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, Kind, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, build_merge, first_line
+from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 ATTEMPT, FENCE = 1, 2
 """Versions of a token's app transaction: a fence is newer than every attempt, so it also stops one that is running."""
 RETENTION = "delta.setTransactionRetentionDuration"
+_SETTINGS = (
+    "spark.databricks.delta.write.txnAppId",
+    "spark.databricks.delta.write.txnVersion",
+    "spark.databricks.delta.commitInfo.userMetadata",
+)
+TRIES = 12
+"""Times that a merge is made again where others change the same files before it."""
 _OURS = f'{{"{KEY}"'
 
 
@@ -68,6 +81,23 @@ class DeltaTable(SparkTable):
         frame.writeTo(self.quoted).option("txnAppId", note.token).option("txnVersion", str(version)).option(
             "userMetadata", note.to_json()
         ).append()
+
+    def note_settings(self, note: Note) -> dict[str, str]:
+        """See :meth:`SparkTable.note_settings`."""
+        return dict(zip(_SETTINGS, (note.token, str(ATTEMPT), note.to_json()), strict=True))
+
+    def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
+        """See :meth:`SparkTable.merge_view`. Where another commit changed the same files first it is made again."""
+        for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
+            try:
+                self.sql(build_merge(self.quoted, view, columns, key))
+            except PySparkException as error:
+                if number == TRIES or "Concurrent" not in str(error):
+                    raise
+                log.info("%s was changed by others, merging again: %s", self.name, first_line(error))
+                time.sleep(pause)
+            else:
+                return
 
     def tidy(self) -> None:
         """See :meth:`SparkTable.tidy`. Files that no commit names go with a VACUUM."""

@@ -6,8 +6,9 @@ metadata that is repeated where another commit came first, and refused where the
 
 import logging
 import re
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -15,7 +16,7 @@ from pyspark.sql.types import DataType
 
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, build_merge, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAP, PUBLISHED, SOURCE = "wap.id", "published-wap-id", "source-snapshot-id"
+_PROPERTY = "spark.sql.iceberg.snapshot-property"
+"""Beginning of the settings of a session that become properties of the snapshots it makes."""
 HEAD = "current-snapshot-id"
 """Property in which the connector shows the snapshot that readers see."""
 _BRANCH = re.compile(f"{KEY}_[0-9a-f]{{13}}")
@@ -72,8 +75,7 @@ class IcebergTable(SparkTable):
         properties = self.all_properties()
         head = properties.get(HEAD, "none")
         if head != self._seen:
-            ours = f"SELECT snapshot_id, parent_id, summary FROM {self.quoted}.snapshots"  # noqa: S608
-            snapshots = {str(row["snapshot_id"]): row for row in self.sql(ours)}
+            snapshots = self._list_snapshots()
             summaries = [summary for summary in _list_ancestors(head, snapshots) if _is_ours(summary)]
             found = [(summary, _find_note(summary, snapshots)) for summary in summaries]
             self.lost = tuple(summary[PUBLISHED] for summary, note in found if note is None)
@@ -83,15 +85,68 @@ class IcebergTable(SparkTable):
 
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """See :meth:`SparkTable.publish`."""
-        branch = f"{KEY}_{note.nonce:013x}"
+        branch = make_branch(note.nonce)
         self.refresh()
         self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH IF NOT EXISTS `{branch}`")
         frame = self.empty() if rows is None else rows
-        frame.writeTo(f"{self.quoted}.`branch_{branch}`").option(f"snapshot-property.{WAP}", note.token).option(
+        frame.writeTo(self._quote_branch(branch)).option(f"snapshot-property.{WAP}", note.token).option(
             f"snapshot-property.{KEY}", note.to_json()
         ).append()
         self._publish_branch(branch, note)
         self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
+
+    def note_settings(self, note: Note) -> dict[str, str]:
+        """See :meth:`SparkTable.note_settings`."""
+        return {f"{_PROPERTY}.{name}": value for name, value in ((WAP, note.token), (KEY, note.to_json()))}
+
+    def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
+        """See :meth:`SparkTable.merge_view`.
+
+        A merge cannot be cherry-picked: its snapshot becomes that of the table as it is, by a fast-forward, or is
+        refused where any other commit came first. Then it is made again, unless the note's token is taken by now.
+        """
+        for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
+            branch = make_branch(secrets.randbelow(2**52))
+            try:
+                self._merge_into(branch, note, build_merge(self._quote_branch(branch), view, columns, key))
+            except PySparkException as error:
+                if "Cannot fast-forward" not in str(error):
+                    raise
+                if number == TRIES:
+                    raise SinkUnavailable(f"Other commits came before ours in {self.name}, {TRIES} times.") from None
+                log.info("%s was committed to by others, merging again: %s", self.name, first_line(error))
+                time.sleep(pause)
+            else:
+                return
+            finally:
+                self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
+
+    def _merge_into(self, branch: str, note: Note, statement: str) -> None:
+        self.refresh()
+        self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH `{branch}`")
+        fork = self._find_head(branch)
+        before = _list_ancestors(fork, self._list_snapshots())
+        if any(note.token in (summary.get(WAP), summary.get(PUBLISHED)) for summary in before):
+            return
+        self.sql(statement)
+        head = self._find_head(branch)
+        if str(self._list_snapshots()[head]["parent_id"]) != fork:
+            raise SinkUnavailable(f"The branch {branch} of {self.name} was written by another merge too.")
+        catalog, _, rest = self.name.partition(".")
+        self._commit(f"CALL `{catalog}`.system.fast_forward('{rest}', 'main', '{branch}')")
+
+    def _find_head(self, branch: str) -> str:
+        found = self.sql(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
+        if not found:
+            raise SinkUnavailable(f"The branch {branch} of {self.name} was removed while it was written.")
+        return str(found[0]["snapshot_id"])
+
+    def _list_snapshots(self) -> dict[str, Any]:
+        ours = f"SELECT snapshot_id, parent_id, summary FROM {self.quoted}.snapshots"  # noqa: S608
+        return {str(row["snapshot_id"]): row for row in self.sql(ours)}
+
+    def _quote_branch(self, branch: str) -> str:
+        return f"{self.quoted}.`branch_{branch}`"
 
     def tidy(self) -> None:
         """See :meth:`SparkTable.tidy`. A branch keeps its snapshot, with all files, from being expired."""
@@ -106,10 +161,7 @@ class IcebergTable(SparkTable):
 
     def _publish_branch(self, branch: str, note: Note) -> None:
         catalog, _, rest = self.name.partition(".")
-        found = self.sql(f"SELECT snapshot_id, name FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
-        if not found:
-            raise SinkUnavailable(f"The branch {branch} of {self.name} was removed while it was written.")
-        call = f"CALL `{catalog}`.system.cherrypick_snapshot('{rest}', {found[0]['snapshot_id']})"
+        call = f"CALL `{catalog}`.system.cherrypick_snapshot('{rest}', {self._find_head(branch)})"
         try:
             self._commit(call)
         except PySparkException as error:
@@ -131,6 +183,11 @@ class IcebergTable(SparkTable):
                 time.sleep(pause)
             else:
                 return
+
+
+def make_branch(nonce: int) -> str:
+    """Return the name of a branch that an execution writes to."""
+    return f"{KEY}_{nonce:013x}"
 
 
 def _list_ancestors(head: str, snapshots: Mapping[str, Any]) -> list[Any]:

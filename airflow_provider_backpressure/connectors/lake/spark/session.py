@@ -4,9 +4,11 @@ import atexit
 import socket
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
+import grpc
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -79,9 +81,41 @@ class SqlSession:
             raise InvalidDeclaration(f"{self.address} is not the address of a Spark Connect server.") from None
         channel.set(channel.PARAM_SESSION_ID, str(uuid.uuid4()))
         channel.set(channel.PARAM_USER_ID, channel.userId or "backpressure")
-        session = _Session(channel)
-        for name in _AT_EXIT:
-            if hasattr(session.client, name):
-                atexit.unregister(getattr(session.client, name))
-        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
-        return session
+        return _connect(channel)
+
+
+@contextmanager
+def clone_session(session: "AnySession") -> Iterator["AnySession"]:
+    """Give a copy of a session, with its views and settings, to a commit that needs settings of its own.
+
+    A statement that lives on in the server after its client has lost it keeps the settings that it began with, for
+    nobody else ever sets any there. Raises ``SinkUnavailable`` where the server makes no copy.
+    """
+    try:
+        client = cast("SparkSession", session).client.clone(str(uuid.uuid4()))
+    except grpc.RpcError as error:
+        reason = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
+        raise SinkUnavailable(f"Spark Connect makes no copy of a session for a merge: {reason}.") from None
+    _let_go(client)
+    client._channel.close()
+    clone = _connect(cast("DefaultChannelBuilder", client._builder))
+    try:
+        yield cast("AnySession", clone)
+    finally:
+        with suppress(PySparkException):
+            clone.client.release_session()
+        clone.client._channel.close()
+
+
+def _connect(channel: DefaultChannelBuilder) -> SparkSession:
+    session = _Session(channel)
+    _let_go(session.client)
+    session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
+    return session
+
+
+def _let_go(client: Any) -> None:
+    """Have nothing done for it when the interpreter ends: PySpark keeps every client until then."""
+    for name in _AT_EXIT:
+        if hasattr(client, name):
+            atexit.unregister(getattr(client, name))

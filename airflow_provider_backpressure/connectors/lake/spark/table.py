@@ -18,6 +18,7 @@ from pyspark.errors import (
 from pyspark.sql.types import DataType, ShortType, StructField, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
 from airflow_provider_backpressure.spark.types import carrier
@@ -50,6 +51,7 @@ class SparkTable(ABC):
         self.session = session
         self.name = name
         self._reading = threading.Lock()
+        self._merging = threading.Lock()
         self.lost: tuple[str, ...] = ()
         """Tokens of commits whose notes the log has lost."""
 
@@ -127,6 +129,35 @@ class SparkTable(ABC):
         """Delete every row in one commit."""
         self.sql(f"DELETE FROM {self.quoted}")  # noqa: S608
 
+    def merge(self, note: Note, rows: "DataFrame", key: Sequence[str]) -> None:
+        """Commit the rows of a slice in place of those with their key, as :meth:`publish` does.
+
+        Only settings of a session give the commit of a MERGE its note, so each has a session of its own.
+        """
+        with self._merging:
+            if not note.about["rows"]:
+                self.publish(note, rows)
+                return
+            view = f"{KEY}_{note.nonce:013x}"
+            rows.createOrReplaceTempView(view)
+            try:
+                with clone_session(self.session) as session:
+                    for name, value in self.note_settings(note).items():
+                        session.conf.set(name, value)
+                    type(self)(session, self.name).merge_view(note, view, rows.columns, key)
+            finally:
+                self.session.catalog.dropTempView(view)
+
+    @abstractmethod
+    def note_settings(self, note: Note) -> dict[str, str]:
+        """Return the settings of a session that give each of its commits the note, and the note's token."""
+        ...
+
+    @abstractmethod
+    def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
+        """Do what :meth:`merge` says with the rows of a view, of which there is one at least."""
+        ...
+
     @abstractmethod
     def check(self) -> None:
         """Raise ``SinkRefused`` where the cluster lacks what the format needs, or the table has another format."""
@@ -160,6 +191,16 @@ def open_table(session: "SparkSession", format_: str, name: str) -> SparkTable:
             module = import_module(f"airflow_provider_backpressure.connectors.lake.spark.{format_}")
             tables[format_, name] = cast("SparkTable", getattr(module, FORMATS[format_])(session, name))
         return tables[format_, name]
+
+
+def build_merge(target: str, view: str, columns: Sequence[str], key: Sequence[str]) -> str:
+    """Return the statement. It updates the key's columns too, so that there is a commit where no other is there."""
+    same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in key)
+    every = ", ".join(f"t.`{name}` = s.`{name}`" for name in columns)
+    names, values = (", ".join(f"{prefix}`{name}`" for name in columns) for prefix in ("", "s."))
+    new = f"({names}) VALUES ({values})"
+    clauses = f"WHEN MATCHED THEN UPDATE SET {every} WHEN NOT MATCHED THEN INSERT {new}"
+    return f"MERGE INTO {target} AS t USING `{view}` AS s ON {same} {clauses}"
 
 
 def check_columns(table: SparkTable, there: StructType | None, columns: Sequence[Column]) -> None:

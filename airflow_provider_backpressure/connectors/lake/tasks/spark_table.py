@@ -6,9 +6,11 @@ them or tries to commit; and their number and hash are known before the commit, 
 
 import json
 import logging
+import operator
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -27,6 +29,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
     translate_refusals,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
 from airflow_provider_backpressure.core.snapshot.messages import (
@@ -38,7 +41,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     WriteSpec,
     columns_from_json,
 )
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.stream_end import check_names, to_one_slice
 from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
 from airflow_provider_backpressure.spark.types import arrow_schema, carrier
@@ -73,9 +76,11 @@ def run_range(
     if found is None:
         stamped = _add_stamps(make_frame(), spec.write, attempt.tag, profile, read)
         rows, mark = _stage(stamped, spec.write, attempt)
+        key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
+        _check_unique(rows, key, table.name)
         reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
         with translate_refusals(table.name):
-            found = _find_mark(table, attempt) or _publish(table, attempt, mark, rows)
+            found = _find_mark(table, attempt) or _publish(table, attempt, mark, rows, key)
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(_result(found, attempt),))
 
@@ -102,10 +107,16 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
     return SliceResult(slice_id="", rows=count, bytes=size, checksum=checksum)
 
 
-def _publish(table: SparkTable, attempt: Attempt, mark: Mark, rows: "DataFrame") -> Mark:
-    """Commit the rows, and return the slice's mark: this attempt's, or that of one which came before it."""
+def _publish(table: SparkTable, attempt: Attempt, mark: Mark, rows: "DataFrame", key: Sequence[str]) -> Mark:
+    """Commit the rows, in place of those with their key if it is given.
+
+    Return the slice's mark: this attempt's, or that of one which came before it.
+    """
     try:
-        table.publish(note_of_mark(mark), rows)
+        if key:
+            table.merge(note_of_mark(mark), rows, key)
+        else:
+            table.publish(note_of_mark(mark), rows)
     except PySparkException as error:
         found = _find_mark(table, attempt)
         if found is None:
@@ -183,6 +194,26 @@ def _select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) 
     known = functions.when(functions.col(RUN).isin(list(runs)), functions.lit(True)).otherwise(other)
     rows = staged.where(functions.col(END).isNull() & known)
     return rows.select(*(functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)))
+
+
+def _check_unique(rows: "DataFrame", key: Sequence[str], name: str) -> None:
+    """Raise ``SinkRefused`` where rows share a key or lack one: a merge would take any of them, or all."""
+    if not key:
+        return
+    columns = [_column(each) for each in key]
+    lacking = reduce(operator.or_, (column.isNull() for column in columns))
+    found = (
+        rows.groupBy(*columns)
+        .agg(functions.count("*").alias(END))
+        .where(lacking | (_column(END) > 1))
+        .limit(1)
+        .collect()
+    )
+    if found:
+        values = dict(zip(key, found[0], strict=False))
+        if None in values.values():
+            raise SinkRefused(f"Rows for {name} have NULL in their key ({', '.join(key)}).")
+        raise SinkRefused(f"Several rows for {name} in one range have the key {values}.")
 
 
 def _column(name: str) -> "Column":

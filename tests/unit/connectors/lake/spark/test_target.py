@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
 from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_mark
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.exceptions import SinkUnavailable
 
 CLOSED, PLAN = "closed", "plan"
@@ -42,9 +43,9 @@ def target_of(table: ListedTable, rows: int) -> SparkTableTarget:
     return target
 
 
-def plan_of(plan_id: str) -> Any:
-    plan = Mock(plan_id=plan_id, frontier={})
-    plan.consistency.value = plan.mode.value = "x"
+def plan_of(plan_id: str, mode: Mode = Mode.APPEND) -> Any:
+    plan = Mock(plan_id=plan_id, frontier={}, mode=mode)
+    plan.consistency.value = "x"
     return plan
 
 
@@ -77,6 +78,12 @@ def test_rows_of_a_closed_plan_are_removed_once(table: ListedTable) -> None:
     assert target.begin(plan_of(PLAN), clear=CLOSED) == epoch + 1
     assert target.renew(PLAN) == epoch + 2
     assert table.cleared == 1
+
+
+def test_rows_that_are_replaced_by_key_stay(table: ListedTable) -> None:
+    """A closed plan's rows are those that the new plan upserts."""
+    target_of(table, 10).begin(plan_of(PLAN, Mode.UPSERT), clear=CLOSED)
+    assert table.cleared == 0
 
 
 @pytest.mark.statement("X2")
