@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from airflow_provider_backpressure import __version__
-from dev.matrix.environments import AIRFLOWS, CLIENTS, SERVERS
+from dev.matrix.environments import AIRFLOWS, CLIENTS, SERVERS, SUBMITS
 from dev.release import problems
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,9 +49,11 @@ def test_the_workflow_runs_what_is_there(jobs: dict[str, Any]) -> None:
 def test_the_workflow_runs_the_corners_of_the_matrix(jobs: dict[str, Any]) -> None:
     """Oldest and newest of each; every cell exists, else none would run."""
     cells = [tuple(cell.split("/")) for cell in jobs["matrix"]["strategy"]["matrix"]["cell"]]
-    assert set(cells) <= set(product(AIRFLOWS, CLIENTS, SERVERS))
+    submits = [f"submit-{version}" for version in SUBMITS]
+    assert set(cells) <= set(product(AIRFLOWS, CLIENTS, [*SERVERS, *submits]))
     for position, versions in enumerate((AIRFLOWS, CLIENTS, SERVERS)):
         assert {cell[position] for cell in cells} >= {min(versions), max(versions)}
+    assert {server for *_, server in cells} >= {min(submits), max(submits)}
 
 
 def test_an_unknown_cell_is_refused() -> None:
