@@ -224,7 +224,7 @@ def kill_and_continue(flow: OperatorFlow, folder: Path, what: str, at: Step) -> 
     points.mkdir()
     if what == "range":
         (points / "points").write_text(f"{at.value}=kill@2")
-    with writing(flow, seed=len(at), seconds=8.0):
+    with writing(flow, seed=len(at), seconds=20.0):
         process = flow.process(folder, **{VARIABLE: str(points)})
         if what == "window":
             until(lambda: any(one.plan and one.plan.replays for one in flow.hydrations()), timeout=200)
