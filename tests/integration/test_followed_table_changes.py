@@ -17,6 +17,7 @@ from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import plan as planning
 from airflow_provider_backpressure.operators.table_lane import TableLane
 from tests.support.ledgers import new_ledger
+from tests.support.marks import mark_long
 from tests.support.operator_flow import OperatorFlow
 from tests.support.postgres import connected
 
@@ -104,6 +105,7 @@ def test_a_table_whose_changes_are_refused_is_parked(flow: OperatorFlow) -> None
 
 
 @pytest.mark.statement("W6")
+@pytest.mark.long
 def test_a_table_that_is_locked_is_parked_once_no_try_is_left(
     flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_table_that_is_locked_is_parked_once_no_try_is_left(
 
 
 @pytest.mark.statement("W6")
+@pytest.mark.long
 def test_a_table_with_a_trigger_in_the_way_is_parked(flow: OperatorFlow) -> None:
     """W6: the trigger writes rows into the target that the source does not have."""
     assert flow.run()
@@ -241,7 +244,9 @@ def test_a_table_with_a_log_of_its_own_keeps_it_until_it_is_read_again(
     assert len(flow.published()) == 4
 
 
-@pytest.mark.parametrize("when", ["between runs", "before the ranges", "before the windows"])
+@pytest.mark.parametrize(
+    "when", mark_long(["between runs", "before the ranges", "before the windows"], quick=["before the windows"])
+)
 def test_a_log_that_was_given_up_begins_again_with_its_tables(flow: OperatorFlow, when: str) -> None:
     flow = replace(flow, policy="drop_slot_and_restart")
     if when == "before the ranges":

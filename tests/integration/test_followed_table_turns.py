@@ -63,6 +63,7 @@ def park(flow: OperatorFlow) -> None:
 
 
 @pytest.mark.statement("W4")
+@pytest.mark.long
 def test_windows_go_in_between_the_ranges_of_a_first_copy(flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     """W4: under a random writer; the source lets its log go before the last range is read."""
     places: list[tuple[int, str]] = []
@@ -100,6 +101,7 @@ def test_a_table_that_returns_does_not_hold_the_others_back(
 
 
 @pytest.mark.statement("W4")
+@pytest.mark.long
 def test_a_table_joins_in_turns_with_windows(flow: OperatorFlow) -> None:
     """W4: under a random writer over all tables, also that which joins."""
     assert flow.run()
@@ -171,6 +173,7 @@ def test_a_range_that_was_read_before_a_window_is_refused_behind_it(
 
 
 @pytest.mark.statement("W4")
+@pytest.mark.long
 def test_ranges_are_read_to_their_end_where_windows_wait_at_their_gate(
     flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +203,7 @@ def test_ranges_are_read_to_their_end_where_windows_wait_at_their_gate(
 
 
 @pytest.mark.parametrize("what", ["range", "window"])
+@pytest.mark.long
 def test_a_task_that_is_killed_in_the_middle_of_its_turns_is_continued(
     flow: OperatorFlow, tmp_path: Path, what: str
 ) -> None:

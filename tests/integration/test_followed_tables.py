@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from dev.services import Server
+from tests.support.marks import mark_long
 from tests.support.operator_flow import OperatorFlow, writing
 from tests.support.postgres import connected
 from tests.support.waiting import beside
@@ -119,7 +120,7 @@ def test_a_transaction_over_tables_is_seen_whole(flow: OperatorFlow) -> None:
 
 
 @pytest.mark.parametrize("at", [Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT])
-@pytest.mark.parametrize("what", ["range", "window"])
+@pytest.mark.parametrize("what", mark_long(["range", "window"], quick=["window"]))
 def test_a_task_that_is_killed_is_continued(flow: OperatorFlow, tmp_path: Path, what: str, at: Step) -> None:
     kill_and_continue(flow, tmp_path, what, at)
 
