@@ -24,6 +24,9 @@ from tests.support.postgres import connected
 pytestmark = pytest.mark.integration
 
 
+WHEN = ("between runs", "before the ranges", "before the windows")
+
+
 @pytest.fixture
 def flow(database: Endpoint, tmp_path: Path) -> Iterator[OperatorFlow]:
     made = OperatorFlow.make(database, tmp_path)
