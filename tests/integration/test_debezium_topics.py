@@ -179,7 +179,7 @@ def stage(kafka: Server, postgres: Server) -> Iterator[Stage]:
         logins["sink"] = replace(database, conn_id="sink")
         url = f"postgresql+psycopg://{database.user}:{database.password}@{database.address}"
         migrate(url)
-        yield Stage(kafka=kafka, database=database, runner=runner, logins=logins, ledger_url=url)
+        yield Stage(kafka=kafka, database=database, runner=runner, spark=lambda: runner, logins=logins, ledger_url=url)
 
 
 def go(run: Run, stage: Stage, *key: str) -> None:
