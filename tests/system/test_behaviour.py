@@ -47,6 +47,7 @@ def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
 
 
 @pytest.mark.statement("T7")
+@pytest.mark.long
 def test_the_source_s_health_holds_a_lane_back_without_a_worker_slot(installation: Installation):
     """T7: the trigger looks at source, sink and a third connection itself, and lets the lane come back."""
     with installation.open("shop") as link:
@@ -77,6 +78,7 @@ def test_a_cleared_lane_goes_on_from_the_ledger(installation: Installation):
     assert sum(attempt - 1 for attempt in attempts) <= 2, "only what was in flight was submitted again"
 
 
+@pytest.mark.long
 def test_a_run_that_only_plans_tells_what_a_plan_would_be(installation: Installation):
     """As the command tells it, and nothing else: neither plan nor target are there afterwards."""
     run = installation.run("foretold", backpressure="plan")
@@ -149,6 +151,7 @@ def test_several_tables(installation: Installation):
     assert [one["extra"]["rows"] for _, one in sorted(pattern.items())] == [1_000, 2_000]
 
 
+@pytest.mark.long
 def test_a_dag_is_scheduled_on_hydrations_whose_names_only_a_run_knows(installation: Installation):
     """Airflow runs it for the events by the alias, and it sees whose they are."""
     installation.first("mapped").ends()
@@ -166,6 +169,7 @@ def told(installation: Installation) -> object:
     return installation.airflow.request("GET", path)["value"]
 
 
+@pytest.mark.long
 def test_operators_are_mapped(installation: Installation):
     """``partial(...).expand_kwargs(...)``: declarations as mapped values, with templates in them."""
     run = installation.first("mapped_operators")
@@ -202,6 +206,7 @@ def test_a_bad_budget_is_refused_at_parse(installation: Installation):
     assert "Budget.credits must be a whole number of at least 1, not 0." in until(sentence, 60)
 
 
+@pytest.mark.long
 def test_ten_thousand_ranges_need_one_task(installation: Installation):
     """The lane's loop over the ledger, with nothing behind it; see benchmarks/orchestration.py for the time."""
     run = installation.first("ten_thousand")

@@ -212,6 +212,7 @@ def test_the_plugin_is_in_the_navigation_and_at_the_dag(page: PageServer):
     assert views == {("nav", "/backpressure/"), ("dag", "/backpressure/?dag={DAG_ID}")}
 
 
+@pytest.mark.long
 def test_a_thousand_hydrations_and_a_hundred_thousand_ranges(page: PageServer):
     """Every view answers within 300 ms at the median, on PostgreSQL."""
     ids, plan_id = many(page.ledger, hydrations=1_000, ranges=100_000)

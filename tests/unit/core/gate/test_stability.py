@@ -21,6 +21,7 @@ from tests.support.cases import (
 )
 from tests.support.cluster import GIB, Cluster, EventClock, Station
 from tests.support.flow import DEFERRAL_SECONDS, LOOK_SECONDS, Flow, install, run
+from tests.support.marks import mark_long
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", mark_long(range(30), quick=range(4)))
 def test_a_steady_load_brings_the_credits_to_rest(seed: int) -> None:
     """Whatever sink and maximum: after a third of the run the credits differ by one at the most."""
     flow = Case.of(seed).run()
@@ -37,14 +38,14 @@ def test_a_steady_load_brings_the_credits_to_rest(seed: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 5])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", mark_long(range(4), quick=range(1)))
 def test_lanes_that_learn_each_for_itself_come_to_rest_together(seed: int, lanes: int) -> None:
     """Each knows its own ranges only, and how many the others have in flight; a step counts at once for all."""
     credits = settled(Case.of(seed, lanes=lanes).run())
     assert max(credits) - min(credits) <= 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(3)))
 def test_ranges_of_different_sizes_move_the_credits_little(seed: int) -> None:
     """Sizes that differ by two are noise: the credits stay within a quarter of each other, or two."""
     flow = Case.of(seed, shape=skewed(seed)).run()
@@ -62,7 +63,7 @@ def test_a_sink_that_falls_is_relieved_within_five_ranges(each: float, credits: 
 
 
 @pytest.mark.parametrize(("to", "lasting"), [(0.5, 600.0), (0.1, 600.0), (0.02, 600.0), (0.0, 60.0), (0.0, 600.0)])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", mark_long(range(4), quick=range(1)))
 def test_what_was_taken_comes_back_with_the_sink(seed: int, to: float, lasting: float) -> None:
     """A sink that falls, or stands still, and comes back has credits again: all, or as many as the law grows to."""
     draw = random.Random(seed)
@@ -98,7 +99,7 @@ def test_a_cluster_of_two_hundred_executors_is_shared() -> None:
     assert max(ends) < 1.2 * min(ends)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", mark_long(range(8), quick=range(2)))
 def test_executors_come_and_go(seed: int) -> None:
     """Their number changes all the time: the faucet holds, what was lost is done again, and nothing locks up."""
     draw = random.Random(seed)
@@ -110,7 +111,7 @@ def test_executors_come_and_go(seed: int) -> None:
 
 
 @pytest.mark.statement("T6")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(3)))
 def test_learned_memory_never_passes_the_limit(seed: int) -> None:
     """T6: all credits on one executor, ranges that differ by up to two: together they never take more than it has."""
     draw = random.Random(seed)
@@ -143,7 +144,7 @@ def test_a_range_that_alone_is_too_large_is_still_let_through() -> None:
 
 
 @pytest.mark.statement("T6")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mark_long(range(6), quick=range(2)))
 def test_nothing_is_admitted_while_the_memory_is_not_seen(seed: int) -> None:
     """T6: fail closed, for as long as it takes; then it goes on by itself."""
     case = Case.of(seed, each=0.02, credits=6)
@@ -162,7 +163,7 @@ def test_nothing_is_admitted_while_the_memory_is_not_seen(seed: int) -> None:
     assert again - 360.0 <= LOOK_SECONDS + DEFERRAL_SECONDS
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(3)))
 def test_an_idle_gate_with_every_signal_fine_lets_one_through(seed: int) -> None:
     """However drowned the sink was: between one range's end and the next admission lies no more than a deferral."""
     case = Case.of(seed, each=random.Random(seed).uniform(0.5, 6.0), credits=1 + seed, ranges=30)
