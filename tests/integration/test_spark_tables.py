@@ -54,6 +54,7 @@ def test_every_row_arrives_with_its_values(
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.long
 def test_changed_rows_are_merged(
     composed: Composed, runner: ConnectRunner, database: Endpoint, lake_cluster: Cluster
 ) -> None:

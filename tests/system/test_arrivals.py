@@ -12,6 +12,7 @@ RECORDS = 50
 
 
 @pytest.mark.statement("T10", "M7", "M8", "M13")
+@pytest.mark.long
 def test_what_comes_to_a_topic_brings_the_next_run(installation: Installation):
     """T10, M7, M8, M13: the first run, then one for what has come since; frontiers and metrics go on between runs."""
     topic = Topic(servers=installation.kafka.url, name="arrivals").create(2)

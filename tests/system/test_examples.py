@@ -70,6 +70,7 @@ def test_a_task_leads_to_its_hydration_and_its_range(installation: Installation)
     assert back["href"].endswith("/tasks/hydrate_range.submit_range/mapped/1?try_number=1")
 
 
+@pytest.mark.long
 def test_the_lake_s_example_hydrates_its_tables(installation: Installation):
     """One source into three kinds of files, each verified by its own task, and read here by its own library."""
     run = installation.run("lake_hydrate")

@@ -102,6 +102,7 @@ class Cluster:
                 self.commit(number, seq)
 
 
+@pytest.mark.long
 def test_where_every_slot_fits_memory_never_limits_the_number_of_ranges() -> None:
     """S1 by simulation: 200 executors are filled to their last slot."""
     cluster = Cluster([350_000], seed=0)

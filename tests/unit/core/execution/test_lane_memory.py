@@ -27,6 +27,7 @@ def held() -> int:
 
 
 @pytest.mark.statement("X8")
+@pytest.mark.long
 def test_eight_hundred_more_ranges_take_no_more_memory() -> None:
     """X8: between range 400 and range 1,200 the lane's own memory grows by less than 8 bytes a range."""
     source, sink, ledger = MemorySource(keys=range(LATE)), MemorySink(), MemoryLedger()
