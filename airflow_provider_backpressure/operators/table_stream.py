@@ -157,6 +157,9 @@ class TableStream:
         Returns the epochs under which they are read from now on, by the ids of the hydrations; 0 where another plan
         has taken a table.
         """
+        self.reading = frozenset()
+        if not unread:
+            return {}
         epochs, fenced = dict.fromkeys((one.id for one in unread.values()), 0), set()
         for pair, one in unread.items():
             if one.plan is None or not one.plan.epoch:
@@ -164,7 +167,7 @@ class TableStream:
                 with self.tables.open(pair) as opened:
                     opened.take_target()
         with self.open() as stream:
-            known = self.find_members() if unread else {}
+            known = self.find_members()
             for pair in known.keys() & unread.keys():
                 # One by one: each has a connection of its own.
                 with self._open_all({pair: known[pair]}) as members, suppress(PlanSuperseded):

@@ -81,7 +81,7 @@ def check(stage: Stage, composed: Composed, planned: Planned, cluster: lakes.Clu
 
 
 def strike(lives: Lives, victim: Victim, held: Pass) -> None:
-    """Kill the victim, let go of whoever waits at the step, and bring the victim back."""
+    """Kill the victim, release the processes that wait at the step, and start the victim again."""
     if victim is Victim.LANE:
         lives.kill()
     else:
