@@ -29,8 +29,22 @@ from tests.support.waiting import until
 BURN = "import time\nwhile time.process_time() < 0.4: pass"
 CHILD = f"{BURN}\nprint(flush=True)\ninput()"
 """Burns, says so, and stays until it hears something."""
-WAITING = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}])\nprint(flush=True); input()"
+LATER = "print(flush=True); input()"
+"""Lets the counting begin first."""
+WITH_LIVING = f"""
+{LATER}
+import subprocess, sys
+child = subprocess.Popen([sys.executable, '-c', {CHILD!r}], stdin=-1, stdout=-1)
+child.stdout.readline(); print(flush=True); input()
+"""
+WITH_ENDED = f"""
+{LATER}
+import subprocess, sys
+subprocess.run([sys.executable, '-c', {BURN!r}])
+print(flush=True); input()
+"""
 DEAF = f"""
+{LATER}
 import os, signal, subprocess, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, '-c', {CHILD!r}], stdin=-1, stdout=-1)
@@ -85,11 +99,11 @@ def promises(turns: list[Measurement]) -> list[Requirement]:
     return requirements(medians(turns), COMPARISON.goals[:2])
 
 
-@pytest.mark.parametrize("text", [CHILD, WAITING], ids=["living", "ended"])
+@pytest.mark.parametrize("text", [WITH_LIVING, WITH_ENDED], ids=["living", "ended"])
 def test_the_time_of_children_is_counted(text: str) -> None:
     """A process answers for the one it has started, also when that has ended."""
-    with Accounts({"all": os.getpid()}) as accounts, program(text):
-        pass
+    with program(text) as parent, Accounts({"all": parent.pid}) as accounts:
+        go_on(parent)
     assert 0.4 <= accounts.trees["all"].cpu_seconds < 2
     assert accounts.trees["all"].peak_bytes > 1024**2
     assert accounts.seconds >= 0.4
@@ -97,14 +111,17 @@ def test_the_time_of_children_is_counted(text: str) -> None:
 
 def test_a_child_of_which_its_parent_does_not_hear_is_not_lost() -> None:
     """Its time was in the books already: when it ends, the sum does not fall."""
-    with program(DEAF) as deaf, Accounts({"all": os.getpid()}) as accounts:
+    with program(DEAF) as deaf:
         go_on(deaf)
+        with Accounts({"all": deaf.pid}) as accounts:
+            go_on(deaf)
     assert 0 <= accounts.trees["all"].cpu_seconds < 2
 
 
 def test_a_child_of_which_its_parent_does_not_hear_counts_as_last_seen() -> None:
     """It burned and ended while nobody but us looked."""
-    with Accounts({"all": os.getpid()}) as accounts, program(DEAF) as deaf:
+    with program(DEAF) as deaf, Accounts({"all": deaf.pid}) as accounts:
+        go_on(deaf)
         until(lambda: accounts.trees["all"].cpu_seconds >= 0.4)
         go_on(deaf)
     assert accounts.trees["all"].cpu_seconds >= 0.4
