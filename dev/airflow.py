@@ -20,7 +20,6 @@ from dev.servers.process import kill_all, working_below
 
 USER = "admin"
 PID_FILE = "standalone.pid"
-PROGRAMS = Path(sys.executable).parent
 PARTS = ("metadatabase", "scheduler", "triggerer")
 
 
@@ -49,6 +48,8 @@ class Airflow:
     """Further ``AIRFLOW__SECTION__KEY`` variables."""
     users: dict[str, str] = field(default_factory=lambda: {USER: "admin"})
     """Roles by name; all have the same password."""
+    python: str = sys.executable
+    """Interpreter of its environment."""
     port: int = 0
     password: str = ""
     _tokens: dict[str, str] = field(default_factory=dict)
@@ -77,14 +78,18 @@ class Airflow:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def _programs(self) -> Path:
+        return Path(self.python).parent
+
+    @property
     def environment(self) -> dict[str, str]:
         """Environment of every Airflow process of this home."""
-        return {**os.environ, "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}", **self._own_environment()}
+        return {**os.environ, "PATH": f"{self._programs}{os.pathsep}{os.environ['PATH']}", **self._own_environment()}
 
     def write_environment(self, file: Path) -> None:
         """Write a file for a shell to `source`: its `airflow` is the one of this home. It holds no secret."""
         own = (f"export {name}={shlex.quote(value)}" for name, value in self._own_environment().items())
-        file.write_text("\n".join([f'export PATH={shlex.quote(str(PROGRAMS))}:"$PATH"', *own, ""]))
+        file.write_text("\n".join([f'export PATH={shlex.quote(str(self._programs))}:"$PATH"', *own, ""]))
 
     def _own_environment(self) -> dict[str, str]:
         return {
@@ -115,7 +120,7 @@ class Airflow:
     def command(self, *words: str, check: bool = True) -> str:
         """Run `airflow …` to its end and return what it printed."""
         done = subprocess.run(
-            [sys.executable, "-m", "airflow", *words],
+            [self.python, "-m", "airflow", *words],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -146,7 +151,7 @@ class Airflow:
     def _start(self, command: str, parts: tuple[str, ...], timeout: float) -> None:
         log = self.home / "standalone.log"
         process = processes.start(
-            [sys.executable, "-m", "airflow", command],
+            [self.python, "-m", "airflow", command],
             pid_file=self.home / PID_FILE,
             log=log,
             environment=self.environment,
@@ -170,7 +175,7 @@ class Airflow:
     def restart(self, part: str) -> None:
         """Start a killed part again. What it takes over, and when, is Airflow's own affair."""
         self._processes[part] = processes.start(
-            [sys.executable, "-m", "airflow", part, "--skip-serve-logs"],
+            [self.python, "-m", "airflow", part, "--skip-serve-logs"],
             pid_file=self.home / f"{part}.pid",
             log=self.home / "standalone.log",
             environment=self.environment,

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from dev import erp, events, lake, processes, sources, tpch
+from dev import environments, erp, events, lake, processes, sources, tpch
 from dev.airflow import PID_FILE, USER, Airflow, AirflowError
 from dev.databases import open_database
 from dev.services import Server, ServiceError, Services
@@ -28,6 +28,8 @@ from dev.services import Server, ServiceError, Services
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".demo"
 LAKE = HOME / "lake"
+ENVIRONMENTS = ROOT / ".cache" / "demo"
+FORMATS = ("confluent-kafka", "deltalake", "pyiceberg[sql-sqlite]", "pymysql")
 SERVERS = ("postgres", "mysql", "kafka", "connect")
 DATABASES = ("airflow", "shop", "warehouse")
 COPIES = {"postgres_hydrate": "raw.lineitem", "postgres_task_per_range": "raw.lineitem_by_task"}
@@ -110,10 +112,27 @@ def connections(postgres: Server, mysql: Server, kafka: Server, connect: Server)
     }
 
 
+def interpreters() -> tuple[str, str]:
+    """Return those of Airflow, which has the package and Spark's light client, and of Spark, which has no Airflow.
+
+    As in a company, neither has what only the other one needs. Their versions are those of the lock.
+    """
+    locked = ("--constraint", str(ROOT / "requirements.lock"))
+    package = ("--editable", f"{ROOT}[kafka,mysql,delta,iceberg]")
+    airflow = environments.make(
+        ENVIRONMENTS / "airflow", *locked, *package, "apache-airflow", "asyncpg", "psycopg[binary]"
+    )
+    readers = ("psycopg[binary]", "numpy", "pyarrow", "xxhash", "pandas", *FORMATS)
+    spark = environments.make(ENVIRONMENTS / "spark", *locked, "pyspark[connect]", *readers)
+    return str(airflow), str(spark)
+
+
 def start() -> Demo:
     """Start what is not up yet: the servers, the databases, Airflow with its ledger."""
+    with stage("An environment for Airflow, and one for Spark …"):
+        python, spark_python = interpreters()
     with stage("PostgreSQL, MySQL, Kafka and Spark Connect …"):
-        servers = Services(HOME / "services").up(*SERVERS)
+        servers = Services(HOME / "services").up(*SERVERS, spark_python=spark_python)
     postgres, mysql, kafka, connect = (servers[name] for name in SERVERS)
     LAKE.mkdir(parents=True, exist_ok=True)
     with open_database(postgres, "postgres") as connection:
@@ -127,6 +146,7 @@ def start() -> Demo:
         metadata_url=f"postgresql+psycopg://{postgres.user}:{postgres.password}@{postgres.host}:{postgres.port}/airflow",
         connections=connections(postgres, mysql, kafka, connect),
         settings={"LAKE_FOLDER": str(LAKE)},
+        python=python,
     )
     airflow.write_environment(ENVIRONMENT)
     if not airflow.running():
@@ -218,7 +238,7 @@ def up() -> int:
     for dag_id, state in states.items():
         if state != "success":
             console.print(f"[red]The DAG {dag_id} ended as {state}: see its tasks' logs on the page.")
-    good = verify(demo) and set(states.values()) == {"success"}
+    good = set(states.values()) == {"success"} and verify(demo)
     server = demo.postgres
     console.print(
         f"Took {time.monotonic() - began:.0f} s, without the installation. All stays up; `make demo-down` ends it."

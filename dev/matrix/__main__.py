@@ -2,7 +2,7 @@
 
 Prints the tables that docs/reference/versions.md shows: first what an installation changes, then the cells.
 `MATRIX_ONLY=3.2/4.0/4.1` runs one cell alone: Airflow, client and server, or `3.2/4.0/submit-3.5` for applications.
-`MATRIX_PYTHON=3.13`, or a path, is the Python of all of them.
+`MATRIX_PYTHON=3.13`, or a path, is the Python of all of them, or of Airflow alone beside `MATRIX_SPARK_PYTHON=3.11`.
 """
 
 import json
@@ -24,24 +24,15 @@ from dev import events
 from dev.databases import open_database
 from dev.matrix import additions, environments
 from dev.matrix.environments import AIRFLOWS, CACHE, CLIENTS, ROOT, SERVERS, SUBMITS
+from dev.servers.spark import home as home_of_spark
 from dev.services import Server, Services
 
 ROWS = 20_000
 TRANSFORMS = Path(__file__).parent / "dags" / "matrix_transforms.py"
 COLUMNS = (*SERVERS, *(f"submit-{version}" for version in SUBMITS))
-EXPECTED = {
-    "copy": "SELECT id, amount, comment, at FROM public.orders",
-    "sql": "SELECT id, amount, upper(comment), at FROM public.orders",
-    "python": "SELECT id, amount, upper(comment), at FROM public.orders",
-}
-START = """
-import json, sys
-from pathlib import Path
-from dev.services import Services
-server = Services(Path(sys.argv[1])).up("connect")["connect"]
-print(json.dumps({"host": server.host, "port": server.port, "ui": server.ui_url}))
-"""
-HOME = "import pyspark; print(*pyspark.__path__)"
+AS_THEY_ARE = "SELECT id, amount, comment, at FROM public.orders"
+CAPITALS = "SELECT id, amount, upper(comment), at FROM public.orders"
+EXPECTED = {"copy": AS_THEY_ARE, "held": AS_THEY_ARE, "sql": CAPITALS, "python": CAPITALS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,19 +99,16 @@ def _spark(column: str) -> Iterator[_Spark]:
         connection = {"conn_type": "spark", "host": "local[2]", "extra": json.dumps({"conf": conf})}
         # An application takes ten seconds, so that a table is one.
         # spark-submit would look for it in the environment of the first python3 in PATH, which is Airflow's.
-        found = subprocess.run([python, "-c", HOME], capture_output=True, text=True, check=True).stdout.strip()
-        settings = {"MATRIX_RANGE_ROWS": str(ROWS), "SPARK_HOME": found}
+        settings = {"MATRIX_RANGE_ROWS": str(ROWS), "SPARK_HOME": str(home_of_spark(str(python)))}
         yield _Spark(connection=connection, settings=settings, programs=python.parent)
         return
-    python, home = environments.spark(version), CACHE / f"connect-{version}"
-    start = [str(python), "-c", START, str(home)]
-    done = subprocess.run(start, cwd=ROOT, env=_environ(), capture_output=True, text=True, check=True)
-    at = json.loads(done.stdout)
+    services = Services(CACHE / f"connect-{version}", owner_pid=os.getpid())
     try:
-        place = {"host": at["host"], "port": at["port"], "extra": json.dumps({"ui_url": at["ui"]})}
+        server = services.up("connect", spark_python=str(environments.spark(version)))["connect"]
+        place = {"host": server.host, "port": server.port, "extra": json.dumps({"ui_url": server.ui_url})}
         yield _Spark(connection={"conn_type": "spark_connect", **place}, settings={})
     finally:
-        Services(home).down()
+        services.down()
 
 
 def _run(cell: Cell, postgres: Server, kafka: Server, spark: _Spark) -> str:

@@ -18,8 +18,9 @@ class Connect(Kind):
     deadline = 180.0
 
     def chosen(self, options: Options) -> dict[str, Any]:
-        """Master, memory, connectors and configuration."""
+        """Interpreter, master, memory, connectors and configuration."""
         return {
+            "spark_python": options.spark_python,
             "master": options.master,
             "driver_memory": options.driver_memory,
             "jars": list(options.jars),
@@ -55,11 +56,11 @@ class Connect(Kind):
         properties = place.folder / "spark.conf"
         spark.write_properties(properties, {**settings, **options.spark_conf})
         main = "org.apache.spark.sql.connect.service.SparkConnectServer"
-        submit = [str(spark.home() / "bin" / "spark-submit"), "--properties-file", str(properties)]
+        submit = [str(spark.home(options.spark_python) / "bin" / "spark-submit"), "--properties-file", str(properties)]
         return Launch(
             command=[*submit, "--class", main, "spark-internal"],
             cwd=place.folder,
-            environment={**spark.environment(), "SPARK_LOCAL_DIRS": str(scratch)},
+            environment={**spark.environment(options.spark_python), "SPARK_LOCAL_DIRS": str(scratch)},
             url=f"sc://{HOST}:{ports['port']}",
         )
 

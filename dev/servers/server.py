@@ -2,6 +2,7 @@
 
 import secrets
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,8 @@ class Options:
     master: str = "local[4]"
     """Master of the Connect server; the word `standalone` means the one started here."""
     driver_memory: str = "1g"
+    spark_python: str = sys.executable
+    """Interpreter of the Connect server's own and its executors' Python, which has PySpark."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ("postgres",)
     """Connector jars by the name of their source, or paths of jars."""

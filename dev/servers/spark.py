@@ -1,10 +1,10 @@
 """What the programs of Spark have in common: command, environment, configuration."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from dev.downloads import Downloads
@@ -15,6 +15,7 @@ from dev.servers.server import HOST, ServiceError
 KEYED = r"""(?i)(?:password|passwd|pwd|secret|token)["']?(?:\s*(?:=|:|->|,)\s*|\s+(?=["']))["']?[^\s"'&,;)}\]]+"""
 IN_URLS = r"(?<=://)[^\s:/@]*:[^\s/@]+(?=@)"
 SECRETS = f"{KEYED}|{IN_URLS}"
+HOME = "from importlib.util import find_spec; print(*find_spec('pyspark').submodule_search_locations)"
 # Memory is judged by what executors report, so they report often.
 MEASURED = {
     "spark.executor.heartbeatInterval": "2s",
@@ -30,22 +31,23 @@ def need_java() -> None:
         raise ServiceError(lacking)
 
 
-def home() -> Path:
-    """Return the folder of the installed PySpark, which is a whole Spark."""
+@cache
+def home(python: str = sys.executable) -> Path:
+    """Return the folder of the PySpark that an interpreter has, which is a whole Spark."""
     need_java()
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ServiceError("PySpark is not installed for this Python: use the one in .venv (`make test` creates it).")
-    return Path(spec.origin).parent
+    done = subprocess.run([python, "-c", HOME], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServiceError(f"PySpark is not installed for {python}: use the one in .venv (`make test` creates it).")
+    return Path(done.stdout.strip())
 
 
-def environment() -> dict[str, str]:
-    """Return what a Spark program needs, on top of a cleaned environment."""
+def environment(python: str = sys.executable) -> dict[str, str]:
+    """Return what a Spark program needs whose Python is this one, on top of a cleaned environment."""
     return {
-        "SPARK_HOME": str(home()),
+        "SPARK_HOME": str(home(python)),
         "SPARK_LOCAL_IP": HOST,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
     }
 
 

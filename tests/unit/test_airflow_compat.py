@@ -1,4 +1,4 @@
-"""What Airflow's versions name differently. That older ones have the names is seen by running them."""
+"""V4: what Airflow's versions name differently. That older ones have the names is seen by running them."""
 
 import ast
 from pathlib import Path
@@ -8,6 +8,8 @@ import pytest
 
 from airflow_provider_backpressure import airflow_compat
 from airflow_provider_backpressure.cli import console_script
+
+pytestmark = pytest.mark.statement("V4")
 
 PACKAGE = Path(airflow_compat.__file__).parent
 

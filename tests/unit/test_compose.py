@@ -1,4 +1,4 @@
-"""docker-compose.yml is the demo with Docker: a change of one without the other fails here.
+"""V7: docker-compose.yml is the demo with Docker: a change of one without the other fails here.
 
 Docker itself is not run. Its shell lines are, and tests/integration/test_sources.py runs the module that fills the
 sources.
@@ -24,6 +24,8 @@ from dev.airflow import USER
 from dev.downloads import pinned
 from dev.servers import kafka, mysql, postgres, spark
 from dev.servers.server import Server
+
+pytestmark = pytest.mark.statement("V7")
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"

@@ -91,8 +91,9 @@ def test_all_is_every_extra():
     assert {str(one) for one in requirements("options.extras_require", "all").values()} == together
 
 
+@pytest.mark.statement("V1")
 def test_users_are_asked_for_the_light_client_and_for_ranges():
-    """Spark contains the same files as its client: of two versions the one installed last would silently win."""
+    """V1: Spark contains the same files as its client: of two versions the one installed last would silently win."""
     asked = requirements("options", "install_requires")
     assert "pyspark" not in asked
     assert not [name for name, one in asked.items() if any(each.operator == "==" for each in one.specifier)]

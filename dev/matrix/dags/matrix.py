@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from airflow.sdk import DAG
-from matrix_transforms import uppercase  # type: ignore[import-not-found]
+from matrix_transforms import hold, uppercase  # type: ignore[import-not-found]
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.sinks import ParquetSink, PostgresSink
@@ -20,6 +20,7 @@ FLOWS: dict[str, dict[str, Any]] = {
     "copy": {"source": ORDERS, "consistency": "static", "verify": "full"},
     "sql": {"source": ORDERS, "transform": "SELECT id, amount, upper(comment) AS comment, at FROM source"},
     "python": {"source": ORDERS, "transform": uppercase},
+    "held": {"source": ORDERS, "transform": hold, "consistency": "static"},
     "kafka": {"source": KafkaSource(conn_id="events", topic="orders")},
     "parquet": {"source": ORDERS, "sink": ParquetSink(path=f"{LAKE}/orders")},
 }
