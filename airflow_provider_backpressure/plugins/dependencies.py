@@ -63,7 +63,9 @@ def _list_permitted(user: BaseUser, owners: Collection[str], method: ResourceMet
         by_team.setdefault(teams.get(owner), set()).add(owner)
     found: set[str] = set()
     for team, dag_ids in by_team.items():
-        found |= manager.filter_authorized_dag_ids(dag_ids=dag_ids, user=user, method=method, team_name=team)
+        # Airflow 3.1 has no teams, and no such argument.
+        named = {"team_name": team} if team else {}
+        found |= manager.filter_authorized_dag_ids(dag_ids=dag_ids, user=user, method=method, **named)
     return found
 
 

@@ -23,7 +23,7 @@ DAGS = Path(__file__).parent / "dags"
 MANAGER = "airflow_provider_backpressure.ledger.db_manager.BackpressureDBManager"
 FLOWS = ("copy", "sql", "python", "kafka", "parquet")
 HELD = "matrix_held"
-LANE = "hydrate.hydrate_ranges"
+LANE = "hydrate_orders.hydrate_ranges"
 SECONDS = 900.0
 """How long a hydration may take."""
 SILENCE = 5.0
