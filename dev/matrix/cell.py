@@ -121,7 +121,10 @@ def _untold(airflow: Airflow, metrics: set[str]) -> str:
     states = {one["state"] for one in json.loads(done.stdout)}
     events = airflow.request("GET", "/api/v2/assets/events?source_dag_id=matrix_copy")["asset_events"]
     there = airflow.command("providers", "list", "--output", "json")
-    with urllib.request.urlopen(f"{airflow.url}/backpressure/", timeout=30) as answer:
+    asked = urllib.request.Request(
+        f"{airflow.url}/backpressure/", headers={"Authorization": f"Bearer {airflow.token()}"}
+    )
+    with urllib.request.urlopen(asked, timeout=30) as answer:
         page = answer.read().decode()
     found = {
         "the providers' list has no such package": "airflow-provider-backpressure" in there,

@@ -76,6 +76,7 @@ def test_a_failure_shows_range_bounds_attempt_and_log(login: Login, page: PageSe
     expect(tab.get_by_role("region", name="One range")).to_contain_text("failed", timeout=PATIENCE)
 
 
+@pytest.mark.long
 def test_an_address_survives_a_reload_and_can_be_shared(login: Login, page: PageServer, states: dict[str, str]):
     """Within Airflow's own page, whose address leads to the hydration, the range, and the search."""
     tab = login("viewer")

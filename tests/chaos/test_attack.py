@@ -25,7 +25,7 @@ from tests.chaos.subjects.subject import Subject
 pytestmark = [pytest.mark.integration, pytest.mark.fault(14, 19, 23), pytest.mark.timeout(7_200)]
 
 SEEDS, RESULTS = "ATTACK_SEEDS", "ATTACK_RESULTS"
-SAMPLE = {"postgres": 3, "mysql": 2, "kafka": 2}
+SAMPLE = {"postgres": 2, "mysql": 1, "kafka": 1}
 """Seeds of a run that names none."""
 FIRST = 1_000
 """From here on lie the seeds that a run takes by the day."""

@@ -18,6 +18,10 @@ SETTLING = "ending and settling it"
 """What a lane logs when it finds something of its earlier life."""
 
 
+QUICK = ("lane-before_sink_commit-seed1", "lane-before_ledger_commit-seed1", "sink-in_copy-seed1")
+"""What runs each time; Spark's driver is killed by tests/chaos/test_pairs.py too."""
+
+
 def strike(case: Case, lives: Lives) -> set[str]:
     """Kill the victim where it is caught and bring it back; return what was in flight."""
     draw, stage = case.draw, lives.stage
@@ -57,7 +61,12 @@ def play(stage: Stage, case: Case, folder: Path, record: Callable[[str, object],
 
 @pytest.mark.statement("X1", "X2", "T1")
 @pytest.mark.parametrize(
-    "case", list(cases(Victim.LANE, Victim.SINK, Victim.LEDGER, Victim.WORKER, Victim.DRIVER)), ids=str
+    "case",
+    [
+        case if str(case) in QUICK else pytest.param(case, marks=pytest.mark.long)
+        for case in cases(Victim.LANE, Victim.SINK, Victim.LEDGER, Victim.WORKER, Victim.DRIVER)
+    ],
+    ids=str,
 )
 @pytest.mark.fault(3, 4, 5, 6, 8)
 def test_whoever_is_killed_every_row_arrives_once(

@@ -120,6 +120,7 @@ def test_no_setting_of_a_database_changes_a_value(followed: Followed) -> None:
 
 @pytest.mark.statement("X2", "X6", "T10")
 @pytest.mark.fault(3, 19)
+@pytest.mark.long
 def test_a_writer_at_random_a_killed_lane_and_the_target_is_the_source_when_it_pauses(
     followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,7 +119,9 @@ def test_a_transaction_over_tables_is_seen_whole(flow: OperatorFlow) -> None:
     assert set(sums) == {100 * 100 * len(flow.names)}
 
 
-@pytest.mark.parametrize("at", [Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT])
+@pytest.mark.parametrize(
+    "at", mark_long([Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT], quick=[Step.AFTER_SINK_COMMIT])
+)
 @pytest.mark.parametrize("what", mark_long(["range", "window"], quick=["window"]))
 def test_a_task_that_is_killed_is_continued(flow: OperatorFlow, tmp_path: Path, what: str, at: Step) -> None:
     kill_and_continue(flow, tmp_path, what, at)

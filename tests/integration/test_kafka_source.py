@@ -719,6 +719,7 @@ def test_more_bad_records_than_may_be_kept_fail_the_range(stage: Stage) -> None:
     assert hydration.rows() == []
 
 
+@pytest.mark.long
 def test_a_timestamp_of_a_year_that_no_reader_holds_may_be_null_under_a_transform(stage: Stage) -> None:
     """Its producer sent microseconds. The run continues as it was planned; nothing else of the record is lost."""
     topic = stage.topic(message_timestamp_after_max_ms=str(2**63 - 1))

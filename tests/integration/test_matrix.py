@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.support import kafka as on_kafka
 from tests.support import lakes
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed
+from tests.support.marks import mark_long
 from tests.support.postgres import connected, run
 from tests.support.waiting import until
 
@@ -135,8 +137,14 @@ def into(composed: Composed, sink: str, folder: Path) -> Composed:
 
 
 @pytest.mark.statement("X1", "X3")
-@pytest.mark.parametrize("sink", SINKS)
-@pytest.mark.parametrize("upstream", SOURCES, indirect=True)
+@pytest.mark.parametrize(
+    ("upstream", "sink"),
+    mark_long(
+        product(SOURCES, SINKS),
+        quick=[("postgres", "parquet"), ("mysql", "delta"), ("kafka", "iceberg"), ("mysql", "postgres")],
+    ),
+    indirect=["upstream"],
+)
 def test_every_source_goes_into_every_sink(
     composed: Composed, upstream: Upstream, runner: ConnectRunner, sink: str, tmp_path: Path
 ) -> None:
@@ -148,8 +156,11 @@ def test_every_source_goes_into_every_sink(
 
 
 @pytest.mark.statement("X1", "X3")
-@pytest.mark.parametrize("sink", UPSERTED)
-@pytest.mark.parametrize("upstream", SOURCES[:2], indirect=True)
+@pytest.mark.parametrize(
+    ("upstream", "sink"),
+    mark_long(product(SOURCES[:2], UPSERTED), quick=[("mysql", "postgres"), ("postgres", "delta")]),
+    indirect=["upstream"],
+)
 def test_rows_are_merged_by_key_where_the_format_can(
     composed: Composed, upstream: Upstream, runner: ConnectRunner, sink: str, tmp_path: Path
 ) -> None:

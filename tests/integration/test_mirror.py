@@ -219,10 +219,7 @@ KEYS: dict[str, Callable[[int], str]] = {
 }
 
 
-QUICK = ("numeric", 'text COLLATE "C"', "char(6)")
-
-
-@pytest.mark.parametrize("type_", [key if key in QUICK else pytest.param(key, marks=pytest.mark.long) for key in KEYS])
+@pytest.mark.parametrize("type_", mark_long(KEYS, quick=["char(6)"]))
 def test_random_changes_arrive_whatever_the_key(type_: str, database: Endpoint, composed: Composed) -> None:
     value, chance = KEYS[type_], random.Random(type_)
     run(database, "DROP TABLE t", f"CREATE TABLE t (id {type_} PRIMARY KEY, code text)")

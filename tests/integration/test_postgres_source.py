@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
+from tests.support.marks import mark_long
 from tests.support.postgres import PASSWORD, new_role, run
 from tests.support.reading import MANY_BYTES, Open, assert_covered, keys_by_range
 
@@ -507,7 +508,7 @@ def cut_by(caplog: pytest.LogCaptureFixture) -> str:
     return said[-1].rsplit("(", 1)[1].rstrip(").")
 
 
-@pytest.mark.parametrize("skewed", list(KEYS), indirect=True)
+@pytest.mark.parametrize("skewed", mark_long(KEYS, quick=["uuid", "text"]), indirect=True)
 @pytest.mark.fault(20)
 def test_skewed_keys_are_cut_evenly_by_every_way(
     database: Endpoint, opened: Open, skewed: str, caplog: pytest.LogCaptureFixture
@@ -640,6 +641,7 @@ def test_a_bound_below_one_is_refused(database: Endpoint, opened: Open) -> None:
         list(source.ranges(source.snapshot(), rows=0, bytes=MANY_BYTES))
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_ranges_are_planned_in_two_seconds(
     database: Endpoint, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import SourceRefused
+from tests.support.marks import mark_long
 from tests.support.postgres import new_role, run
 from tests.support.reading import MANY_BYTES, Open, assert_covered, keys_by_range
 
@@ -29,7 +30,7 @@ MEBIBYTE = 1024 * 1024
         ('"a b" uuid, b numeric, "C" bigint', "md5((g % 3)::text)::uuid, g / 3.0, -g"),
     ],
 )
-@pytest.mark.parametrize("rows", [300, 12_000])
+@pytest.mark.parametrize("rows", mark_long([300, 12_000], quick=[12_000]))
 def test_a_key_of_several_columns(database: Endpoint, opened: Open, columns: str, values: str, rows: int) -> None:
     names = ", ".join(column.rsplit(" ", 1)[0] for column in columns.split(", "))
     run(

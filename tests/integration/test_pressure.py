@@ -23,6 +23,7 @@ from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.composed import Composed, Ports, difference
 from tests.support.local_runner import LocalRunner, processes
+from tests.support.marks import mark_long
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside, until
 
@@ -221,7 +222,7 @@ END $$
 
 
 @pytest.mark.statement("T4")
-@pytest.mark.parametrize("times", [1, 10, 100])
+@pytest.mark.parametrize("times", mark_long([1, 10, 100], quick=[10]))
 def test_the_sink_sets_the_time_however_fast_the_source_is(
     pool: ProcessPoolExecutor, database: Endpoint, ledger_url: str, times: int
 ) -> None:

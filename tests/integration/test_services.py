@@ -79,6 +79,7 @@ def test_mysql_answers_with_a_binary_log(everything: Services) -> None:
     assert rest == ["ON", "FULL", "+00:00"]
 
 
+@pytest.mark.long
 def test_connect_answers_from_the_standalone_cluster(everything: Services) -> None:
     """Python runs on the cluster's worker, and a table is read with the connector that was asked for."""
     servers = everything.status()

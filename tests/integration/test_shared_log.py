@@ -19,6 +19,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
 )
 from tests.support.ledgers import new_ledger
+from tests.support.marks import mark_long
 from tests.support.postgres import connected, run
 from tests.support.shared_log import Group
 from tests.support.waiting import beside
@@ -73,7 +74,7 @@ def _change(connection: psycopg.Connection[Any], name: str, draw: random.Random)
 
 
 @pytest.mark.statement("W2")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", mark_long(range(2), quick=[0]))
 def test_tables_are_copied_and_followed_by_one_slot_and_one_publication(group: Group, seed: int) -> None:
     """W2: under transactions over all of them, in the run that copies them and in those that follow."""
     group.begin()

@@ -33,6 +33,7 @@ from airflow_provider_backpressure.exceptions import (
 )
 from tests.support.composed import Composed, Ports, compare_with_snapshot, difference, remember_snapshot
 from tests.support.local_runner import LocalRunner
+from tests.support.marks import mark_long
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside, until
 
@@ -127,7 +128,7 @@ def churning(endpoint: Endpoint) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("after", [pytest.param(3, marks=LONG), 15, pytest.param(29, marks=LONG)])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", mark_long(MODES, quick=["append", "mirror"]))
 def test_a_lost_snapshot_is_continued_by_another_one(
     composed: Composed, mode: str, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

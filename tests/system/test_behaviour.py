@@ -64,6 +64,7 @@ def test_the_source_s_health_holds_a_lane_back_without_a_worker_slot(installatio
 
 
 @pytest.mark.fault(24)
+@pytest.mark.long
 def test_a_cleared_lane_goes_on_from_the_ledger(installation: Installation):
     """Cleared in mid-run: its jobs end, its credits come back, and what was committed is not read again."""
     run = installation.run("slow")

@@ -107,6 +107,7 @@ def test_the_example_of_mysql_hydrates_its_table(installation: Installation):
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.long
 def test_the_example_of_a_topic_follows_it(installation: Installation):
     """X1: each run brings the offsets that have come since, and one that finds none is skipped."""
     topic = Topic(servers=installation.kafka.url, name="orders").create(3)
