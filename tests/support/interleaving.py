@@ -2,20 +2,14 @@
 
 The source has two tables. Its transactions commit, are in the log, and are seen by readers some time later. The target
 is filled by ranges, each read in a snapshot, and by windows of the log between them. Attempts are given up and commit
-nevertheless. A range and a window do what the tasks do; the product's functions say whether they may.
+nevertheless. A range and a window do what the tasks do.
 """
 
 import random
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
-from airflow_provider_backpressure.core.snapshot.transaction_snapshot import (
-    LoggedTransaction,
-    TransactionSnapshot,
-    find_window_end,
-    may_begin_read,
-)
+from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 
 TABLES, KEYS, CUT = 2, 8, 4
 """Tables, keys of each, and keys of each range."""
@@ -42,24 +36,12 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What is heeded. The default is the product's rule."""
+    """What is heeded beside taking turns. The default is the product's rule."""
 
-    checks_begin: bool = True
-    """A read begins only in a snapshot that sees all that windows bring."""
-    ends_windows: bool = True
-    """A window ends before what a snapshot in flight does not see."""
-    counts_zombies: bool = True
-    """An attempt that was given up is in flight until its slice has a marker."""
-    checks_commit: bool = False
-    """The target asks again whether the read may begin, before the rows go in."""
-    by_positions: bool = False
-    """Positions of the log are compared instead, each taken before the snapshot."""
-    in_turns: bool = False
-    """Ranges and windows take turns instead: none is begun while one of the others is in flight, as far as is known."""
     fences: bool = True
-    """In turns: windows raise the epoch, and the target refuses attempts of an earlier one."""
+    """Windows raise the epoch, and the target refuses attempts of an earlier one."""
     waits: bool = True
-    """In turns: a window goes in once readers see all of it."""
+    """A window goes in once readers see all of it."""
 
 
 @dataclass(kw_only=True)
@@ -102,11 +84,6 @@ class Database:
     def snapshot(self) -> TransactionSnapshot:
         """Return what a reader sees now."""
         return TransactionSnapshot(end=self._next, running=frozenset(self.running))
-
-    def logged(self, start: int) -> list[LoggedTransaction]:
-        """Return the transactions of the log from a position on."""
-        numbered = list(enumerate(self.log))[start // STEP :]
-        return [LoggedTransaction(number=each.number, commit=place(index * STEP)) for index, each in numbered]
 
     def at(self, end: int) -> Rows:
         """Return the rows by the log up to a position."""
@@ -204,11 +181,8 @@ class Attempt:
     """An attempt to read a range."""
 
     slice: Key
-    snapshot: TransactionSnapshot
-    position: int
-    """Where the log ended before the snapshot was taken."""
     rows: Rows
-    epoch: int = 0
+    epoch: int
     read_at: int | None = None
     """Where the log ended after the rows were read; ``None``: the read has not begun."""
     given_up: bool = False
@@ -230,8 +204,7 @@ class Interleaving:
         self._draw = random.Random(self.seed)
         self._source = Database(self._draw)
         self._rows: Rows = {}
-        self._frontier = self._planned_position = 0
-        self._windows = self._source.snapshot()
+        self._frontier = 0
         self._goal, self._done = 0, set[Key]()
         self._attempts: list[Attempt] = []
         self._planned: int | None = None
@@ -258,38 +231,19 @@ class Interleaving:
         return self
 
     def _start(self) -> None:
-        """Open an attempt's transaction, and its snapshot with it."""
+        """Open an attempt's transaction, and its snapshot with it: what it will read is what readers see now."""
         tried = {each.slice for each in self._attempts if not each.given_up}
         left = [each for each in SLICES if each not in self._done and each not in tried]
-        if not left or (self.rule.in_turns and self._planned is not None):
+        if not left or self._planned is not None:
             return
         table, first = self._draw.choice(left)
         rows = {key: row for key, row in self._source.rows.items() if key[0] == table and first <= key[1] < first + CUT}
-        position = self._source.end
-        self._attempts.append(
-            Attempt(
-                slice=(table, first),
-                snapshot=self._source.snapshot(),
-                position=position,
-                rows=rows,
-                epoch=self._epoch,
-            )
-        )
+        self._attempts.append(Attempt(slice=(table, first), rows=rows, epoch=self._epoch))
 
     def _begin(self) -> None:
-        """Let an attempt begin to read, or end."""
-        waiting = [each for each in self._attempts if each.read_at is None]
-        if not waiting:
-            return
-        attempt = self._draw.choice(waiting)
-        attempt.read_at = self._source.end
-        if self.rule.checks_begin and not self._may(attempt):
-            self._attempts.remove(attempt)
-
-    def _may(self, attempt: Attempt) -> bool:
-        if self.rule.by_positions:
-            return attempt.position >= self._planned_position
-        return may_begin_read(attempt.snapshot, self._windows)
+        """Let an attempt begin to read."""
+        if waiting := [each for each in self._attempts if each.read_at is None]:
+            self._draw.choice(waiting).read_at = self._source.end
 
     def _commit(self) -> None:
         """Let an attempt commit its rows with its slice's marker, unless that is there."""
@@ -300,8 +254,7 @@ class Interleaving:
         self._attempts.remove(attempt)
         if attempt.slice in self._done:
             return
-        late = self.rule.in_turns and self.rule.fences and attempt.epoch != self._epoch
-        if late or (self.rule.checks_commit and not self._may(attempt)):
+        if self.rule.fences and attempt.epoch != self._epoch:
             self.refused += 1
             return
         self._rows |= attempt.rows
@@ -314,34 +267,18 @@ class Interleaving:
         if self._attempts and self._draw.random() < 0.5:
             self._draw.choice(self._attempts).given_up = True
 
-    def _in_flight(self) -> list[Attempt]:
-        return [
-            each
-            for each in self._attempts
-            if each.read_at is not None
-            and each.slice not in self._done
-            and (self.rule.counts_zombies or not each.given_up)
-        ]
-
     def _plan(self) -> None:
-        """Plan a window, and let every read that begins from now on see all of it."""
-        if self._planned is not None or (self.rule.in_turns and any(not each.given_up for each in self._attempts)):
+        """Plan a window once no attempt is in flight that anybody knows of."""
+        if self._planned is not None or any(not each.given_up for each in self._attempts):
             return
-        now, flight = self._source.snapshot(), self._in_flight() if self.rule.ends_windows else []
-        upto = self._source.end - self._draw.choice((0, 0, STEP))
-        snapshots = [now, *(each.snapshot for each in flight)]
-        if self.rule.by_positions:
-            snapshots, upto = [now], min([upto, *(each.position for each in flight)])
-        logged = [] if self.rule.in_turns else self._source.logged(self._frontier)
-        end = find_window_end(logged, snapshots, upto=place(max(upto, 0))).at
+        end = self._source.end - self._draw.choice((0, 0, STEP))
         if end > self._frontier:
             self._epoch += 1
             self._planned = end
-            self._windows, self._planned_position = now, end
 
     def _apply(self) -> None:
         """Let the planned window in."""
-        if self._planned is None or (self.rule.in_turns and self.rule.waits and not self._is_seen(self._planned)):
+        if self._planned is None or (self.rule.waits and not self._is_seen(self._planned)):
             return
         trusted = len(self._done) == len(SLICES) and self._goal <= self._frontier
         unknown = dict.fromkeys(
@@ -370,11 +307,6 @@ class Interleaving:
     def _check(self) -> None:
         if len(self._done) == len(SLICES) and self._frontier >= self._goal:
             self.wrong += self._rows != self._source.at(self._frontier)
-
-
-def place(at: int) -> LogPosition:
-    """Return a position of the log."""
-    return LogPosition(at=at, text=str(at))
 
 
 def apply(rows: Rows, changes: list[Change]) -> None:

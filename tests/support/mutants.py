@@ -88,23 +88,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a window does not end before what a snapshot in flight does not see",
-        module="core/snapshot/transaction_snapshot.py",
-        right="return next((each.commit for each in within if each.number in unseen), upto)",
-        wrong="return upto",
-        test=(
-            "unit/core/snapshot/test_transaction_snapshot.py"
-            "::test_ranges_and_windows_in_any_order_leave_the_target_right"
-        ),
+        name="a window between ranges goes in before readers see it",
+        module="connectors/postgres/tasks/change_apply.py",
+        right="            changes.await_visible(number)",
+        wrong="            pass",
+        test="integration/test_replayed_changes.py::test_a_window_between_ranges_goes_in_once_readers_see_it",
     ),
     Mutant(
-        name="a range is read in a snapshot that is older than the windows",
-        module="core/snapshot/transaction_snapshot.py",
-        right="return snapshot.includes(windows)",
-        wrong="return True",
+        name="windows between ranges leave the epoch of the ranges as it is",
+        module="core/planning/stream_windows.py",
+        right="epoch = member.sink.renew(plan.plan_id)",
+        wrong="epoch = plan.epoch",
         test=(
-            "unit/core/snapshot/test_transaction_snapshot.py"
-            "::test_ranges_and_windows_in_any_order_leave_the_target_right"
+            "integration/test_followed_table_turns.py"
+            "::test_a_range_that_was_read_before_a_window_is_refused_behind_it"
         ),
     ),
     Mutant(
