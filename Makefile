@@ -68,7 +68,7 @@ docs: $(READY) ## Write what of the documentation is made from the code, and bui
 	@echo "Open build/docs/index.html, or serve it: $(BIN)/python -m http.server --directory build/docs"
 
 lock: $(READY) ## Resolve the dependencies again into requirements.lock
-	@$(BIN)/python -m uv pip compile --quiet --extra dev --generate-hashes --no-header setup.cfg --python-version 3.11 -o requirements.lock
+	@$(BIN)/python -m uv pip compile --quiet --universal --extra dev --generate-hashes --no-header setup.cfg --python-version 3.11 -o requirements.lock
 
 # Strict: without it, a package that the index does not know passes for one without defects.
 audit: $(READY) ## Ask the package index for known defects of the locked packages (needs the network)

@@ -100,8 +100,7 @@ MUTANTS = (
         right="epoch = member.sink.renew(plan.plan_id)",
         wrong="epoch = plan.epoch",
         test=(
-            "integration/test_followed_table_turns.py"
-            "::test_a_range_that_was_read_before_a_window_is_refused_behind_it"
+            "integration/test_followed_table_turns.py::test_a_range_that_was_read_before_a_window_is_refused_behind_it"
         ),
     ),
     Mutant(

@@ -1,6 +1,7 @@
 """Records as columns: every value in its sender's words, and the first bad one named."""
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,9 +265,10 @@ def test_a_record_of_a_year_that_no_reader_holds_is_kept_aside():
 
 @pytest.mark.parametrize("type_", ["json", "text"])
 def test_a_field_that_is_nested_too_deep_is_bad(type_):
-    """Deeper than Python's recursion goes, and not too deep for its parser."""
+    """Deeper than Python's recursion goes; before 3.13 it goes less far than its parser does, within a test."""
+    depth = 900 if sys.version_info < (3, 13) else 100_000
     columns = columns_of(KafkaSource(conn_id="c", topic="orders", fields={"f": type_}))
-    deep = Sent(b'{"f": ' + b"[" * 900 + b"]" * 900 + b"}", at=7)
+    deep = Sent(b'{"f": ' + b"[" * depth + b"]" * depth + b"}", at=7)
     with pytest.raises(SourceRefused, match=r"offset 7 .*nested too deep"):
         to_batch([deep], columns, "orders")
     assert to_batch_with_bad([deep], columns, "orders").to_pylist()[0][BAD] is not None
