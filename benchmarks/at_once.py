@@ -5,14 +5,11 @@ servers of their own, and prints total time, the peak of Spark's memory, and whe
 """
 
 import argparse
-import os
 import statistics
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
@@ -30,7 +27,7 @@ from airflow_provider_backpressure.sources import PostgresSource
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev.databases import open_database
-from dev.services import Server, Services
+from dev.services import Server, Services, temporary_services
 from dev.tpch import fingerprint
 
 TABLES = 8
@@ -177,22 +174,18 @@ def main() -> int:
     wanted = parser.parse_args()
     about = machine.describe(jars=())
     turns: list[Turn] = []
-    with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
-        services = Services(Path(folder), owner_pid=os.getpid())
-        try:
-            server = services.up("postgres")["postgres"]
-            fill(server, wanted.rows)
-            for number in range(2 * wanted.rounds):
-                # 2, 8, 8, 2: what drifts meets both.
-                at_once = SIDES[(number + number // 2) % 2]
-                found = turn(services, server, at_once, number=number, range_rows=wanted.range_rows)
-                turns.append(found)
-                console.print(
-                    f"{at_once} at once: {found.seconds:.1f} s, half after {found.half_seconds:.1f} s, "
-                    f"peak {found.peak_bytes / MEBIBYTE:,.0f} MiB"
-                )
-        finally:
-            services.down(remove=True)
+    with temporary_services() as services:
+        server = services.up("postgres")["postgres"]
+        fill(server, wanted.rows)
+        for number in range(2 * wanted.rounds):
+            # 2, 8, 8, 2: what drifts meets both.
+            at_once = SIDES[(number + number // 2) % 2]
+            found = turn(services, server, at_once, number=number, range_rows=wanted.range_rows)
+            turns.append(found)
+            console.print(
+                f"{at_once} at once: {found.seconds:.1f} s, half after {found.half_seconds:.1f} s, "
+                f"peak {found.peak_bytes / MEBIBYTE:,.0f} MiB"
+            )
     command = f"python -m benchmarks.at_once --rows {wanted.rows} --rounds {wanted.rounds}"
     text = section(command, turns, about)
     console.print(text)

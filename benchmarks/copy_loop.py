@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import END, HEADER, Buffer, RowSum
 from benchmarks import machine, page, report
 from dev import tpch
-from dev.services import Services
+from dev.services import temporary_services
 
 TABLE, SCHEMA, SOURCE, SINK = "lineitem", "raw", "copy_source", "copy_sink"
 OUT = f"COPY (SELECT * FROM {TABLE}) TO STDOUT (FORMAT binary)"
@@ -273,15 +272,11 @@ def main() -> int:
     if given.turn:
         print(json.dumps(asdict(WAYS[given.turn](json.loads(os.environ[LOGIN])))))
         return 0
-    with tempfile.TemporaryDirectory(prefix="copy-loop-") as home:
-        services = Services(Path(home), owner_pid=os.getpid())
-        try:
-            server = services.up("postgres", settings={"postgres": SETTINGS})["postgres"]
-            login = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
-            _prepare(login, given.rows)
-            turns = [_take_turn(way, login) for _ in range(given.rounds) for way in WAYS]
-        finally:
-            services.down(remove=True)
+    with temporary_services() as services:
+        server = services.up("postgres", settings={"postgres": SETTINGS})["postgres"]
+        login = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
+        _prepare(login, given.rows)
+        turns = [_take_turn(way, login) for _ in range(given.rounds) for way in WAYS]
     sums = {turn.checksum for turn in turns if turn.checksum}
     assert len(sums) == 1, f"The ways disagree: {sums}"
     assert {turn.rows for turn in turns} == {given.rows}

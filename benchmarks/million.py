@@ -9,7 +9,6 @@ in memory and keep nothing, so that the process's memory is the lane's own.
 import argparse
 import os
 import resource
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -39,7 +38,7 @@ from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from benchmarks import machine, page, report
 from benchmarks.orchestration import url
-from dev.services import Services
+from dev.services import temporary_services
 
 HEADING = "A million ranges"
 PLAN_SECONDS = 10.0
@@ -295,14 +294,10 @@ def main() -> int:
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
     about = machine.describe(jars=())
-    with tempfile.TemporaryDirectory(prefix="million-") as home:
-        services = Services(Path(home), owner_pid=os.getpid())
-        try:
-            address = url(services.up("postgres")["postgres"])
-            migrate(address)
-            found = measure(address, wanted.ranges, wanted.measured, say=console.print)
-        finally:
-            services.down(remove=True)
+    with temporary_services() as services:
+        address = url(services.up("postgres")["postgres"])
+        migrate(address)
+        found = measure(address, wanted.ranges, wanted.measured, say=console.print)
     console.print(section(found, about))
     if wanted.write_docs:
         page.write(HEADING, section(found, about))

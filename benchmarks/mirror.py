@@ -5,13 +5,10 @@ change, and each side brings its target up to date. The floor reads all rows by 
 """
 
 import argparse
-import os
 import statistics
-import tempfile
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 
@@ -31,7 +28,7 @@ from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from benchmarks.stage import LIGHT, SETTINGS, WORKERS
 from dev.databases import open_database
-from dev.services import Server, Services
+from dev.services import Server, Services, temporary_services
 from dev.tpch import fingerprint
 
 HEADING = "A mirror of which one row in a hundred has changed"
@@ -223,12 +220,8 @@ def main() -> int:
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
     about = machine.describe(jars=())
-    with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
-        services = Services(Path(folder), owner_pid=os.getpid())
-        try:
-            turns = measure(services, wanted.rows, wanted.nights)
-        finally:
-            services.down(remove=True)
+    with temporary_services() as services:
+        turns = measure(services, wanted.rows, wanted.nights)
     command = f"python -m benchmarks.mirror --rows {wanted.rows} --nights {wanted.nights}"
     text = section(command, turns, wanted.rows, about)
     console.print(text, markup=False)

@@ -28,7 +28,7 @@ from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from benchmarks import machine, page, report
-from dev.services import Server, Services
+from dev.services import Server, temporary_services
 
 HEADING = "A range without Spark"
 BOUND_MS = 10.0
@@ -226,14 +226,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args(words)
     about = machine.describe(jars=())
-    with tempfile.TemporaryDirectory(prefix="orchestration-") as home:
-        services = Services(Path(home), owner_pid=os.getpid())
-        try:
-            address = url(services.up("postgres")["postgres"])
-            migrate(address)
-            found = measure(address, wanted.ranges)
-        finally:
-            services.down(remove=True)
+    with temporary_services() as services:
+        address = url(services.up("postgres")["postgres"])
+        migrate(address)
+        found = measure(address, wanted.ranges)
     told = {**asdict(found), "ms_per_range": round(found.ms_per_range, 3), "bound_ms": BOUND_MS}
     console.print(json.dumps(told), highlight=False, soft_wrap=True)
     if wanted.write_docs:

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import random
 import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,7 +39,7 @@ from airflow_provider_backpressure.triggers.shared_ledger import TurnWaiter
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev.databases import open_database
-from dev.services import Server, Services
+from dev.services import Server, temporary_services
 
 HEADING = "Push and polling"
 WAITERS = (1, 100, 1000)
@@ -341,30 +339,26 @@ def main() -> int:
     wanted = parser.parse_args()
     about = machine.describe(jars=())
     found: list[Found] = []
-    with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
-        services = Services(Path(folder), owner_pid=os.getpid())
-        try:
-            server = services.up("postgres")["postgres"]
-            with open_database(server, "postgres") as connection:
-                connection.execute("CREATE DATABASE ledger")
-            place = Endpoint(
-                conn_id="ledger",
-                host=server.host,
-                port=server.port,
-                database="ledger",
-                user=server.user or "",
-                password=server.password or "",
-            )
-            url = f"postgresql+psycopg://{server.user}:{server.password}@{server.host}:{server.port}/ledger"
-            migrate(url)
-            for number in wanted.waiters:
-                for side in wanted.sides:
-                    if side == SOON and number > 1:
-                        continue
-                    found.append(measure(side, number, server, url, place, wanted))
-                    console.print(_line(found[-1]))
-        finally:
-            services.down(remove=True)
+    with temporary_services() as services:
+        server = services.up("postgres")["postgres"]
+        with open_database(server, "postgres") as connection:
+            connection.execute("CREATE DATABASE ledger")
+        place = Endpoint(
+            conn_id="ledger",
+            host=server.host,
+            port=server.port,
+            database="ledger",
+            user=server.user or "",
+            password=server.password or "",
+        )
+        url = f"postgresql+psycopg://{server.user}:{server.password}@{server.host}:{server.port}/ledger"
+        migrate(url)
+        for number in wanted.waiters:
+            for side in wanted.sides:
+                if side == SOON and number > 1:
+                    continue
+                found.append(measure(side, number, server, url, place, wanted))
+                console.print(_line(found[-1]))
     command = f"python -m benchmarks.push --samples {wanted.samples} --seconds {wanted.seconds:g}"
     text = section(command, found, about)
     console.print(text)

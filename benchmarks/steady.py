@@ -10,14 +10,12 @@ import argparse
 import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
@@ -42,7 +40,7 @@ from airflow_provider_backpressure.sources import KafkaSource, PostgresSource
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from dev import events
-from dev.services import Server, Services
+from dev.services import Server, temporary_services
 
 HEADING = "Steady state"
 ROWS = 200_000
@@ -442,14 +440,10 @@ def main() -> int:
     about = machine.describe(packages=("confluent-kafka",))
     found = []
     for kind in (Table, Topic):
-        with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
-            services = Services(Path(folder), owner_pid=os.getpid())
-            try:
-                servers = services.up("postgres", "connect", *(("kafka",) if kind is Topic else ()))
-                found.append(measure(opened(kind, servers), changes=wanted.changes, seconds=wanted.seconds))
-                console.print(row(found[-1]))
-            finally:
-                services.down(remove=True)
+        with temporary_services() as services:
+            servers = services.up("postgres", "connect", *(("kafka",) if kind is Topic else ()))
+            found.append(measure(opened(kind, servers), changes=wanted.changes, seconds=wanted.seconds))
+            console.print(row(found[-1]))
     command = f"python -m benchmarks.steady --changes {wanted.changes} --seconds {wanted.seconds:g}"
     text = section(command, found, about)
     console.print(text)

@@ -5,16 +5,13 @@ replays alone. The sides have the same source, and servers with the same setting
 """
 
 import argparse
-import os
 import random
 import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
@@ -38,7 +35,7 @@ from benchmarks.accounting import Accounts
 from benchmarks.stage import LIGHT, SETTINGS, WORKERS
 from dev.databases import open_database
 from dev.fingerprints import Fingerprint
-from dev.services import Server, Services
+from dev.services import Server, Services, temporary_services
 from dev.tpch import fingerprint
 
 HEADING = "Changes of several tables"
@@ -341,12 +338,8 @@ def main() -> int:
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
     about = machine.describe(jars=())
-    with tempfile.TemporaryDirectory(prefix="backpressure-benchmark-") as folder:
-        services = Services(Path(folder), owner_pid=os.getpid())
-        try:
-            turns = measure(services, wanted.tables, wanted.changes, wanted.turns)
-        finally:
-            services.down(remove=True)
+    with temporary_services() as services:
+        turns = measure(services, wanted.tables, wanted.changes, wanted.turns)
     command = f"python -m benchmarks.stream --tables {wanted.tables} --changes {wanted.changes} --turns {wanted.turns}"
     text = section(command, turns, wanted.tables, wanted.changes, about)
     console.print(text, markup=False)

@@ -6,13 +6,15 @@ A second server of a kind has a name after a colon: `postgres:sink`.
 
 import contextlib
 import dataclasses
+import os
 import re
 import shutil
 import signal as signals
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from dev.servers.registry import Registry
 from dev.servers.server import Kind, Options, Place, Server, ServiceError
 from dev.servers.standalone import Master, Worker
 
-__all__ = ["Server", "ServiceError", "Services"]
+__all__ = ["Server", "ServiceError", "Services", "temporary_services"]
 
 KINDS: dict[str, Kind] = {
     "postgres": Postgres(),
@@ -260,6 +262,17 @@ def _kind(name: str) -> str:
     if not match or match.group(1) not in KINDS:
         raise ServiceError(f"There is no server {name!r}: there are {', '.join(KINDS)}.")
     return match.group(1)
+
+
+@contextlib.contextmanager
+def temporary_services() -> Iterator[Services]:
+    """Give servers that end with this block, or with this process, and leave no data."""
+    with tempfile.TemporaryDirectory(prefix="backpressure-services-") as folder:
+        services = Services(Path(folder), owner_pid=os.getpid())
+        try:
+            yield services
+        finally:
+            services.down(remove=True)
 
 
 def _stages(names: Iterable[str], options: Options) -> list[list[str]]:
