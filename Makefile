@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS := -n $(or $(TEST_WORKERS),2) --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-backpressure demo-down test test-long check bench chaos matrix attack soak docs lock audit wheel clean
+.PHONY: help demo demo-backpressure demo-down test test-unit test-long check bench chaos matrix attack soak docs lock audit wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,6 +33,9 @@ demo-down: ## End the demo: no process stays
 
 test: check ## All suites, against real services that the run starts and stops itself
 	@$(PYTEST) -m "not long" $(WORKERS)
+
+test-unit: $(READY) ## The unit tests alone: no server is started
+	@$(PYTEST) tests/unit -m "not long" $(WORKERS)
 
 test-long: $(READY) ## What takes long: a thousand ranges under kills, workers that come and go, Airflow's gestures, benchmarks
 	@$(PYTEST) -m "long and not fault" tests

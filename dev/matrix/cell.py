@@ -2,8 +2,9 @@
 
 Reads what to do as JSON from its input, and writes one line of JSON for each hydration: its name, and empty text or
 what went wrong. One of them is held back: its memory is read, its task is marked as failed and ends its work in Spark,
-and cleared while the hydration is paused it is deferred until that is resumed. At last it is looked whether others
-were told: by the providers' list, the page, asset events with the frontier, metrics and the commands.
+and cleared while the hydration is paused it is deferred until that is resumed, although the triggerer is killed. At
+last it is looked whether others were told: by the providers' list, the page, asset events with the frontier, metrics
+and the commands.
 """
 
 import json
@@ -110,6 +111,8 @@ def _interrupt(airflow: Airflow, hold: Path, *, applications: bool) -> str:
         }
         airflow.request("POST", f"/api/v2/dags/{HELD}/clearTaskInstances", again)
         _until(lambda: state() == "deferred", "its task was not deferred while it was paused")
+        airflow.kill("triggerer")
+        airflow.restart("triggerer")
         hold.unlink()
         steer("resume")
         if wrong := _failure(airflow, HELD, run_id):
