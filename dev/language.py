@@ -80,6 +80,9 @@ def blank_code(suffix: str, text: str) -> str:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING):
             part = token.string + " "
+        elif tokenize.tok_name[token.type].startswith("FSTRING"):
+            # As of Python 3.12 a string with values is several tokens.
+            part = token.string + (" " if tokenize.tok_name[token.type] == "FSTRING_END" else "")
         else:
             part = "|" if token.string.strip() else ""
         prose += ["\n" * (token.start[0] - line), part]

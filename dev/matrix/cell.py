@@ -3,7 +3,7 @@
 Reads what to do as JSON from its input, and writes one line of JSON for each hydration: its name, and empty text or
 what went wrong. One of them is held back: its memory is read, its task is marked as failed and ends its work in Spark,
 and cleared while the hydration is paused it is deferred until that is resumed, although the triggerer is killed. At
-last it is looked whether others were told: by the providers' list, the page, asset events with the frontier, metrics
+last it is looked whether others can see it: in the providers' list, the page, asset events with the frontier, metrics
 and the commands.
 """
 
@@ -69,7 +69,7 @@ def main() -> None:
         for flow, run_id in runs.items():
             print(json.dumps([flow, _failure(airflow, f"matrix_{flow}", run_id)]), flush=True)
         print(json.dumps(["held", _interrupt(airflow, hold, applications="SPARK_HOME" in wanted["settings"])]))
-        print(json.dumps(["others", _untold(airflow, metrics)]))
+        print(json.dumps(["others", _find_unseen(airflow, metrics)]))
     finally:
         airflow.stop()
 
@@ -96,7 +96,7 @@ def _interrupt(airflow: Airflow, hold: Path, *, applications: bool) -> str:
         )
 
     try:
-        _until(waits.exists, "no row has come to the executors")
+        _until(waits.exists, "no row arrived at the executors")
         if not applications:
             _until(lambda: hydration().get("memory_used"), "no memory was read")
         airflow.request("PATCH", path, {"new_state": "failed"})
@@ -123,8 +123,8 @@ def _interrupt(airflow: Airflow, hold: Path, *, applications: bool) -> str:
         return str(error)
 
 
-def _untold(airflow: Airflow, metrics: set[str]) -> str:
-    """Return what nobody was told, empty where all were."""
+def _find_unseen(airflow: Airflow, metrics: set[str]) -> str:
+    """Return what others cannot see, empty where they see all."""
     program = [str(Path(sys.executable).parent / "airflow-backpressure"), "status", "--output", "json"]
     done = subprocess.run(program, env=airflow.environment, capture_output=True, text=True, check=True)
     states = {one["state"] for one in json.loads(done.stdout)}
