@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.config import Consistency, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.ports import ChangeLog, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range
-from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow, Sink
+from airflow_provider_backpressure.core.ports.sink import FencesSlices, Marker, PlanRow, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.reconciliation.restore_detection import Comparison, Finding, Standing
 from airflow_provider_backpressure.core.snapshot.bounds import (
@@ -401,6 +401,9 @@ class Reindexer:
         for record in known:
             if record.state is RangeState.ADMITTED and record.session_id and record.tag:
                 self.runner.interrupt(record.session_id, record.tag)
+        if isinstance(self.sink, FencesSlices):
+            planned = {f"{seq}.0" for seq in range(row.plan.ranges or 0)}
+            self.sink.tell_submitted(row.plan_id, lambda: sorted(planned.union(each.slice_id for each in known)))
         # From here on no attempt of before can commit: what has a marker now is all that will have had one.
         epoch = self.sink.renew(row.plan_id)
         if epoch is None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
-from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_fence
+from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_clearing, note_of_fence
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_table
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
@@ -209,6 +209,32 @@ def test_the_table_is_compared_as_a_whole_and_rows_of_others_are_found(case: Cas
     assert begun.read_back(None).rows == 13
     with pytest.raises(SinkRefused, match=r"cannot be cleared: it holds 13 rows, and the closed plan .* wrote 10"):
         begin(case, clear=begun.plan.plan_id)
+
+
+@pytest.mark.statement("X1", "X2")
+def test_a_delete_that_comes_late_deletes_nothing(case: Case) -> None:
+    """X1, X2: it had reached the server when its planner was taken for dead, and the plan itself has rows by now."""
+    assert isinstance(case, SparkTableCase)
+    first = begin(case)
+    first.write(0)
+    second = begin(case, clear=first.plan.plan_id)
+    assert case.rows() == []
+    second.write(1)
+    table = open_table(spark_session(case.cluster.url), case.place["format"], case.place["table"])
+    table.clear(note_of_clearing(second.plan.plan_id))
+    assert case.rows() == expected(case, 1)
+    assert set(second.markers()) == {"1.0"}
+
+
+@pytest.mark.statement("K4")
+def test_a_name_may_have_a_hyphen(case: Case) -> None:
+    """K4: procedures of the catalog take it too."""
+    assert isinstance(case, SparkTableCase)
+    case.place["table"] += "-odd"
+    case.declared = type(case.declared)(table=case.place["table"], spark_conn_id="spark", format=case.place["format"])
+    begun = begin(case, mode="upsert")
+    begun.write(0)
+    assert case.rows() == expected(case, 0)
 
 
 @pytest.mark.statement("K4")

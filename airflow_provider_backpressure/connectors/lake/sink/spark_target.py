@@ -15,6 +15,7 @@ from airflow_provider_backpressure.connectors.lake.spark.notes import (
     LogState,
     Note,
     list_slices,
+    note_of_clearing,
     note_of_fence,
     note_of_plan,
     note_of_settling,
@@ -237,9 +238,9 @@ class SparkTableTarget(FilesTarget):
                 return
             state = self._table.state()
             if state.holder is not None and state.holder.plan_id:
-                nobody = Holder(plan_id="", epoch=_next_epoch(state))
-                state = self._take(nobody, state)
-                self._settle(state, nobody)
+                state = self._take(Holder(plan_id="", epoch=_next_epoch(state)), state)
+                assert state.holder is not None, "taken"
+                self._settle(state, state.holder)
             self._table.forget(sorted(self._table.properties()))
 
     def close(self) -> None:
@@ -286,9 +287,17 @@ class SparkTableTarget(FilesTarget):
             return self._table.state()
 
     def _take(self, holder: Holder, before: LogState) -> LogState:
-        """Let a plan take the table under an epoch that nobody has; return what the table says then."""
-        self._table.publish(note_of_plan(holder, settled=before.holder is None))
-        return self._table.state()
+        """Let a plan take the table under an epoch that nobody has; return what the table says then.
+
+        The table may still have the token of an epoch of which its log has no note any more.
+        """
+        while True:
+            self._table.publish(note_of_plan(holder, settled=before.holder is None))
+            state = self._table.state()
+            if state.holder is not None and state.holder.epoch >= holder.epoch:
+                return state
+            log.info("%s was held under the epoch %s before: taking a later one.", self._name, holder.epoch)
+            holder = replace(holder, epoch=2 * holder.epoch)
 
     def _settle(self, state: LogState, holder: Holder) -> None:
         """Fence every attempt of an earlier epoch, and remove what the plan that was closed has written."""
@@ -301,13 +310,22 @@ class SparkTableTarget(FilesTarget):
                     self._publish_fence(note_of_fence(earlier.plan_id, slice_id, earlier.epoch), state)
         closed = holder.about.get("clears")
         if closed and not state.marks_of(holder.plan_id):
-            self._remove(state, closed)
+            self._remove(holder, closed)
         self._table.publish(note_of_settling(holder))
 
-    def _remove(self, state: LogState, closed: str) -> None:
-        """Delete the rows of a closed plan, which began in an empty table: all of them, unless others wrote too."""
+    def _remove(self, holder: Holder, closed: str) -> None:
+        """Delete the rows of a closed plan, which began in an empty table: all of them, unless others wrote too.
+
+        Once for a plan: by the time that a planner wakes up late, the rows may be those of the plan itself.
+        """
+        note, state = note_of_clearing(holder.plan_id), self._table.state()
+        if note.token in state.fences:
+            return
+        if state.holder != holder:
+            raise PlanSuperseded(f"Plan {holder.plan_id} no longer holds {self._name} under epoch {holder.epoch}.")
         if self._check_alone(state, closed):
-            self._table.clear()
+            self._table.clear(note)
+        self._publish_fence(note, self._table.state())
 
     def _check_alone(self, state: LogState, closed: str) -> int:
         """Return how many rows there are; ``SinkRefused`` where they are not those of a closed plan, or none."""

@@ -27,6 +27,8 @@ _SETTINGS = (
 )
 TRIES = 12
 """Times that a merge is made again where others change the same files before it."""
+MARGIN = 8
+"""Commits that may come while the log is read, before it is read once more."""
 _OURS = f'{{"{KEY}"'
 
 
@@ -63,16 +65,29 @@ class DeltaTable(SparkTable):
 
         Properties are changed by commits too, so that nothing else is read while the table's version stays.
         """
-        newest = self._history(1)[0]["version"]
-        if newest < self._seen:
-            self._seen, self._notes = -1, []
-        if newest > self._seen:
-            rows = self._history(newest - self._seen)
-            for row in sorted(rows, key=lambda each: int(each["version"])):
-                self._take(row)
+        rows = self._read_unseen()
+        for row in rows:
+            self._take(row)
+        if rows:
             self._state = LogState.read(self._notes, self.properties())
-            self._seen = newest
+            self._seen = rows[-1]["version"]
         return self._state
+
+    def _read_unseen(self) -> list[Any]:
+        """Return the commits that were not read yet, the oldest first.
+
+        Each question is answered by the newest ones. So it is asked for more until they reach what was read before,
+        however many commits come in between two questions.
+        """
+        most = 1
+        while True:
+            rows = sorted(self._history(most), key=lambda each: int(each["version"]))
+            oldest, newest = rows[0]["version"], rows[-1]["version"]
+            if newest < self._seen:
+                self._seen, self._notes = -1, []
+            if oldest <= self._seen + 1 or len(rows) < most:
+                return [row for row in rows if row["version"] > self._seen]
+            most = newest - self._seen + MARGIN
 
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """See :meth:`SparkTable.publish`. Only an append takes a token by its options, so an empty one is a fence."""
@@ -98,6 +113,10 @@ class DeltaTable(SparkTable):
                 time.sleep(pause)
             else:
                 return
+
+    def clear_noted(self, note: Note) -> None:
+        """See :meth:`SparkTable.clear_noted`. Delta skips a delete whose token the table has."""
+        self.sql(f"DELETE FROM {self.quoted}")  # noqa: S608
 
     def tidy(self) -> None:
         """See :meth:`SparkTable.tidy`. Files that no commit names go with a VACUUM."""

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -100,15 +100,23 @@ class IcebergTable(SparkTable):
         return {f"{_PROPERTY}.{name}": value for name, value in ((WAP, note.token), (KEY, note.to_json()))}
 
     def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
-        """See :meth:`SparkTable.merge_view`.
+        """See :meth:`SparkTable.merge_view`."""
+        self._replace(note, lambda branch: build_merge(branch, view, columns, key))
 
-        A merge cannot be cherry-picked: its snapshot becomes that of the table as it is, by a fast-forward, or is
+    def clear_noted(self, note: Note) -> None:
+        """See :meth:`SparkTable.clear_noted`. The delete of whole files keeps no note: a fence has to follow it."""
+        self._replace(note, lambda branch: f"DELETE FROM {branch}")  # noqa: S608
+
+    def _replace(self, note: Note, make_statement: Callable[[str], str]) -> None:
+        """Run a statement that replaces rows in a branch, and make the branch the table.
+
+        Such a commit cannot be cherry-picked: its snapshot becomes that of the table as it is, by a fast-forward, or is
         refused where any other commit came first. Then it is made again, unless the note's token is taken by now.
         """
         for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
             branch = make_branch(secrets.randbelow(2**52))
             try:
-                self._merge_into(branch, note, build_merge(self._quote_branch(branch), view, columns, key))
+                self._replace_by(branch, note, make_statement(self._quote_branch(branch)))
             except PySparkException as error:
                 if "Cannot fast-forward" not in str(error):
                     raise
@@ -121,7 +129,7 @@ class IcebergTable(SparkTable):
             finally:
                 self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
 
-    def _merge_into(self, branch: str, note: Note, statement: str) -> None:
+    def _replace_by(self, branch: str, note: Note, statement: str) -> None:
         self.refresh()
         self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH `{branch}`")
         fork = self._find_head(branch)
@@ -130,10 +138,15 @@ class IcebergTable(SparkTable):
             return
         self.sql(statement)
         head = self._find_head(branch)
+        if head == fork:
+            return
         if str(self._list_snapshots()[head]["parent_id"]) != fork:
             raise SinkUnavailable(f"The branch {branch} of {self.name} was written by another merge too.")
-        catalog, _, rest = self.name.partition(".")
-        self._commit(f"CALL `{catalog}`.system.fast_forward('{rest}', 'main', '{branch}')")
+        self._commit(f"CALL {self._procedures}.fast_forward('{self.quoted}', 'main', '{branch}')")
+
+    @property
+    def _procedures(self) -> str:
+        return f"`{self.name.partition('.')[0]}`.system"
 
     def _find_head(self, branch: str) -> str:
         found = self.sql(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
@@ -160,8 +173,7 @@ class IcebergTable(SparkTable):
         self.sql(f"REFRESH TABLE {self.quoted}")
 
     def _publish_branch(self, branch: str, note: Note) -> None:
-        catalog, _, rest = self.name.partition(".")
-        call = f"CALL `{catalog}`.system.cherrypick_snapshot('{rest}', {self._find_head(branch)})"
+        call = f"CALL {self._procedures}.cherrypick_snapshot('{self.quoted}', {self._find_head(branch)})"
         try:
             self._commit(call)
         except PySparkException as error:

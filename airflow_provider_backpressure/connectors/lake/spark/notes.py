@@ -71,6 +71,11 @@ def note_of_fence(plan_id: str, slice_id: str, epoch: int, bounds: Mapping[str, 
     return Note(kind=Kind.FENCE, token=make_token(plan_id, slice_id, epoch), about=about)
 
 
+def note_of_clearing(plan_id: str) -> Note:
+    """Return the note that a plan deletes the rows of the plan before it by, and lets nobody delete any more."""
+    return note_of_fence(plan_id, "clear", 0)
+
+
 def note_of_plan(holder: Holder, *, settled: bool) -> Note:
     """Return the note of a plan's epoch. ``settled``: whether there is no attempt of before that could still commit."""
     about = {**asdict(holder), "settled": settled}

@@ -125,9 +125,12 @@ class SparkTable(ABC):
         """Return no row of this table."""
         return self.session.table(self.quoted).where("false")
 
-    def clear(self) -> None:
-        """Delete every row in one commit."""
-        self.sql(f"DELETE FROM {self.quoted}")  # noqa: S608
+    def clear(self, note: Note) -> None:
+        """Delete every row in one commit, unless the note's token is taken. :meth:`state` says what was done."""
+        with clone_session(self.session) as session:
+            for name, value in self.note_settings(note).items():
+                session.conf.set(name, value)
+            type(self)(session, self.name).clear_noted(note)
 
     def merge(self, note: Note, rows: "DataFrame", key: Sequence[str]) -> None:
         """Commit the rows of a slice in place of those with their key, as :meth:`publish` does.
@@ -156,6 +159,11 @@ class SparkTable(ABC):
     @abstractmethod
     def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
         """Do what :meth:`merge` says with the rows of a view, of which there is one at least."""
+        ...
+
+    @abstractmethod
+    def clear_noted(self, note: Note) -> None:
+        """Do what :meth:`clear` says, in a session that has the note's settings."""
         ...
 
     @abstractmethod

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holde
 from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
 from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_mark
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.exceptions import SinkUnavailable
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable
 
 CLOSED, PLAN = "closed", "plan"
 
@@ -22,17 +22,20 @@ class ListedTable:
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
+        self.taken: set[str] = set()
         self.cleared = 0
 
     def state(self) -> LogState:
         return LogState.read(self.notes, {})
 
     def publish(self, note: Note) -> None:
-        if all(each.token != note.token for each in self.notes):
+        if note.token not in self.taken:
+            self.taken.add(note.token)
             self.notes.append(note)
 
-    def clear(self) -> None:
-        self.cleared += 1
+    def clear(self, note: Note) -> None:
+        if note.token not in self.taken:
+            self.cleared += 1
 
 
 def target_of(table: ListedTable, rows: int) -> SparkTableTarget:
@@ -99,6 +102,46 @@ def test_a_killed_planner_leaves_the_removal_to_the_next_one(
     target_of(table, 10).begin(plan_of(PLAN), clear=CLOSED)
     assert table.cleared == 1
     assert table.notes[-1].kind is Kind.SETTLED
+
+
+@pytest.mark.statement("X1", "X2")
+def test_a_planner_that_wakes_up_late_removes_nothing(table: ListedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1, X2: the next one has removed the rows, and as many of the plan itself are in by now."""
+    late, frozen = target_of(table, 10), list[Any]()
+    settle = late._settle
+    monkeypatch.setattr(late, "_settle", lambda *found: frozen.append(found))
+    late.begin(plan_of(PLAN), clear=CLOSED)
+    write(table, PLAN, target_of(table, 10).begin(plan_of(PLAN), clear=CLOSED))
+    assert table.cleared == 1
+    settle(*frozen[0])
+    assert table.cleared == 1
+
+
+@pytest.mark.statement("X2")
+def test_a_planner_that_is_no_longer_the_latest_removes_nothing(
+    table: ListedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X2: whoever took the table after it is the one to do it."""
+    first, second, frozen = target_of(table, 10), target_of(table, 10), list[Any]()
+    settle = first._settle
+    for each in (first, second):
+        monkeypatch.setattr(each, "_settle", lambda *found: frozen.append(found))
+        each.begin(plan_of(PLAN), clear=CLOSED)
+    with pytest.raises(PlanSuperseded, match="no longer holds"):
+        settle(*frozen[0])
+    assert table.cleared == 0
+    second._settle = settle  # type: ignore[method-assign]
+    second._settle(*frozen[1])
+    assert table.cleared == 1
+
+
+@pytest.mark.statement("X2")
+def test_a_table_whose_log_has_lost_what_took_it_is_taken_under_a_later_epoch(table: ListedTable) -> None:
+    """X2: Delta keeps tokens for ever, and what its commits say for a month."""
+    for number in range(1, 4):
+        assert target_of(table, 0).begin(plan_of(PLAN)) == number + 1
+    table.notes.clear()
+    assert target_of(table, 0).begin(plan_of("later")) == 8
 
 
 @pytest.mark.statement("X2")

@@ -1,0 +1,66 @@
+"""What is read of the log of a Delta table, over a log that is a list."""
+
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
+from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_mark
+
+PLAN = "plan"
+
+
+class Logged(DeltaTable):
+    """A table that others commit to while its log is read."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("Any", None), "lake.raw.t")
+        self.log: list[dict[str, Any]] = []
+        self.meanwhile: list[int] = []
+        """How many commits come behind each of the next answers."""
+        self.asked: list[int] = []
+
+    def commit(self) -> None:
+        number = len(self.log)
+        attempt = Attempt(plan_id=PLAN, epoch=1, slice_id=f"{number}.0", attempt=1, bounds={})
+        note = note_of_mark(Mark.made(attempt, rows=1, bytes=1, checksum="c", files=()))
+        self.log.append({"version": number, "operation": "WRITE", "userMetadata": note.to_json()})
+
+    def properties(self) -> dict[str, str]:
+        return {}
+
+    def _history(self, most: int) -> list[Any]:
+        found = self.log[::-1][:most]
+        self.asked.append(most)
+        for _ in range(self.meanwhile.pop(0) if self.meanwhile else 0):
+            self.commit()
+        return found
+
+
+@pytest.mark.statement("K1")
+@pytest.mark.parametrize("meanwhile", [[], [1], [3], [0, 20], [2, 30, 50]], ids=str)
+def test_a_commit_while_the_log_is_read_hides_no_other(meanwhile: list[int]) -> None:
+    """K1: every commit is read once, whenever it comes."""
+    table = Logged()
+    for _ in range(10):
+        table.commit()
+    table.read_state()
+    table.commit()
+    table.meanwhile = list(meanwhile)
+    table.read_state()
+    table.meanwhile.clear()
+    table.commit()
+    assert len(table.read_state().marks_of(PLAN)) == len(table.log)
+
+
+def test_nothing_but_the_newest_commit_is_asked_for_where_there_is_no_other() -> None:
+    """A lane asks after each range."""
+    table = Logged()
+    table.commit()
+    table.read_state()
+    table.asked.clear()
+    table.read_state()
+    table.commit()
+    table.read_state()
+    assert table.asked == [1, 1]
