@@ -67,6 +67,27 @@ def test_a_table_joins_leaves_and_returns(flow: OperatorFlow) -> None:
     assert flow.slots() == [name]
 
 
+@pytest.mark.statement("W6", "X6")
+def test_what_a_log_shows_of_the_table_before_it_was_made_again_is_left_out(flow: OperatorFlow) -> None:
+    """W6, X6: its ranges have read the new one, and the log has rows of the old one under the same name."""
+    assert flow.run()
+    flow.do("INSERT INTO b VALUES (500, 5)", "DROP TABLE b")
+    flow.make_table("b")
+    flow.do("UPDATE a SET v = 1")
+    assert flow.with_run("run 2").run()
+    assert flow.differs() == {}
+
+
+@pytest.mark.statement("W6", "X6")
+def test_what_happened_while_a_table_was_not_published_is_not_missed(flow: OperatorFlow) -> None:
+    """W6, X6: a row that came before it left the log, and went before it returned, is not shown to be gone."""
+    assert flow.run()
+    (name,) = flow.slots()
+    flow.do("INSERT INTO b VALUES (500, 5)", f"ALTER PUBLICATION {name} DROP TABLE b", "DELETE FROM b WHERE id = 500")
+    assert flow.with_run("run 2").run()
+    assert flow.differs() == {}
+
+
 @pytest.mark.statement("W6")
 def test_a_table_that_fails_stops_alone_and_returns(flow: OperatorFlow) -> None:
     """W6: the others are followed, the task names it, and it is read again once it can be."""

@@ -313,6 +313,7 @@ class StreamPlanner:
             read=read,
             write=replace(own.write, ordered=True),
             reading=member.reading,
+            since=own.position or "",
         )
 
     def _is_current(self, plan: Plan, members: Sequence[Member]) -> bool:

@@ -213,6 +213,9 @@ class StreamTable:
     write: WriteSpec
     reading: bool = False
     """Whether ranges of it are still to be read: they must see all that the window brings."""
+    since: str = ""
+    """Position of the log that every range of it has seen. What came before may be of another table of this name, or
+    be shown with gaps, where it was not published for a while."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,12 +69,17 @@ def position(source: Endpoint, name: str) -> str:
     return str(position_of(found))
 
 
-def changes(source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], name: str) -> "LogChanges":
-    """See :class:`..changes.LogReader`."""
+def changes(
+    source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], name: str, *, since: str = ""
+) -> "LogChanges":
+    """See :class:`..changes.LogReader`. ``since``: a position before which the table's changes are left out."""
     bounds = bounds_from_json(dict(piece.bounds))
     if not isinstance(bounds, LogBounds):
         raise InvalidDeclaration("Only a piece of a log can be replayed.")
-    return LogChanges(source, read, bounds, json.loads(piece.query), key, name)
+    found = LogChanges(source, read, bounds, json.loads(piece.query), key, name)
+    if since:
+        found.start = max(bounds.start, LogPosition.parse(since), key=lambda place: place.at)
+    return found
 
 
 class LogChanges:
@@ -89,6 +94,8 @@ class LogChanges:
         self, source: Endpoint, read: ReadSpec, bounds: LogBounds, said: dict[str, str], key: Sequence[str], name: str
     ) -> None:
         self.read_at = ""
+        self.start = bounds.start
+        """Where the changes begin; the slot has to show the whole window all the same."""
         self._source, self._read, self._bounds, self._name = source, read, bounds, name
         self._slot, self._table, self._key = said["slot"], (said["schema"], said["table"]), tuple(key)
         self._lost: list[str] = []
@@ -122,7 +129,7 @@ class LogChanges:
             table=self._table,
             columns=[column.name for column in self._read.columns],
             key=self._key,
-            start=self._bounds.start,
+            start=self.start,
             end=self._bounds.end,
             types=types,
             added=self._read.added,
@@ -290,7 +297,10 @@ class NamedDecoder:
 
 def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice, name: str) -> StreamChanges:
     """See :class:`..changes.SharedLogReader`."""
-    each = [changes(source, table.read, replace(piece, query=table.query), table.write.key, name) for table in tables]
+    each = [
+        changes(source, table.read, replace(piece, query=table.query), table.write.key, name, since=table.since)
+        for table in tables
+    ]
     return StreamChanges(each, tables)
 
 
