@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest.mock import Mock
 
+import pyarrow
 import pytest
 from pyspark.errors import PySparkException
 
@@ -247,6 +248,11 @@ def test_partitioned_tables_are_written_and_others_refused_by_name(case: Case) -
     begun = begin(case)
     begun.write(0)
     assert case.rows() == expected(case, 0)
+    if format_ == "delta":
+        with pytest.raises(SinkRefused, match=r"is partitioned by name, where delta keeps '' as NULL"):
+            case.write(
+                begun.spec(1), [pyarrow.record_batch([pyarrow.array([11]), pyarrow.array([""])], ["id", "name"])]
+            )
     other = {"delta": "iceberg", "iceberg": "delta"}[format_]
     case.declared = type(case.declared)(table=table, spark_conn_id="spark", format=other)
     with opened(case) as sink, pytest.raises(BackpressureError, match=rf"{table} is "):

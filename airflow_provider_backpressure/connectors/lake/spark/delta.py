@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StringType
 
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, build_merge, first_line
@@ -42,6 +43,7 @@ class DeltaTable(SparkTable):
         super().__init__(session, name)
         self._seen, self._notes = -1, list[Note]()
         self._state = LogState()
+        self._lossy: tuple[str, ...] | None = None
 
     def check(self) -> None:
         """See :meth:`SparkTable.check`."""
@@ -59,6 +61,14 @@ class DeltaTable(SparkTable):
                 f"{self.name} forgets app transactions after {detail['properties'][RETENTION]}, and a late attempt "
                 f"could then commit twice: remove the property {RETENTION}."
             )
+
+    def list_lossy_partitions(self) -> tuple[str, ...]:
+        """See :meth:`SparkTable.list_lossy_partitions`."""
+        if self._lossy is None:
+            (detail,) = self.sql(f"DESCRIBE DETAIL {self.quoted}")
+            types = {field.name: field.dataType for field in self.session.table(self.quoted).schema.fields}
+            self._lossy = tuple(name for name in detail["partitionColumns"] if types.get(name) == StringType())
+        return self._lossy
 
     def read_state(self) -> LogState:
         """See :meth:`SparkTable.read_state`. What was committed before a RESTORE does not count as committed.

@@ -26,6 +26,8 @@ from airflow_provider_backpressure.spark.types import carrier
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+LOST_IN_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
+"""Texts that some formats keep as NULL in a column that a table is partitioned by."""
 FORMATS = {"delta": "DeltaTable", "iceberg": "IcebergTable"}
 """Class of each format, in the module of the format's name."""
 MISSING = (
@@ -84,6 +86,10 @@ class SparkTable(ABC):
     def takes(self, there: DataType, arriving: DataType) -> bool:
         """Whether a column of one type holds every value of another."""
         return there == arriving
+
+    def list_lossy_partitions(self) -> tuple[str, ...]:
+        """Return the columns in which :data:`LOST_IN_PARTITIONS` would be lost; as they are when it is first asked."""
+        return ()
 
     def properties(self) -> dict[str, str]:
         """Return our table properties."""

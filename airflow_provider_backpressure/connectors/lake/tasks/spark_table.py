@@ -23,6 +23,7 @@ from airflow_provider_backpressure.connectors.lake.last_write import within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.table import (
+    LOST_IN_PARTITIONS,
     SparkTable,
     first_line,
     open_table,
@@ -78,6 +79,7 @@ def run_range(
         rows, mark = _stage(stamped, spec.write, attempt)
         key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
         _check_unique(rows, key, table.name)
+        _check_partitions(rows, table)
         reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
         with translate_refusals(table.name):
             found = _find_mark(table, attempt) or _publish(table, attempt, mark, rows, key)
@@ -194,6 +196,19 @@ def _select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) 
     known = functions.when(functions.col(RUN).isin(list(runs)), functions.lit(True)).otherwise(other)
     rows = staged.where(functions.col(END).isNull() & known)
     return rows.select(*(functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)))
+
+
+def _check_partitions(rows: "DataFrame", table: SparkTable) -> None:
+    """Raise ``SinkRefused`` where the table's format would keep a text as NULL."""
+    with translate_refusals(table.name):
+        names = table.list_lossy_partitions()
+    for name in names:
+        lost = rows.where(_column(name).isin(*LOST_IN_PARTITIONS)).select(_column(name)).take(1)
+        if lost:
+            raise SinkRefused(
+                f"{table.name} is partitioned by {name}, where {table.format} keeps {lost[0][0]!r} as NULL: leave such "
+                "rows out by where=, or partition the table by another column."
+            )
 
 
 def _check_unique(rows: "DataFrame", key: Sequence[str], name: str) -> None:
