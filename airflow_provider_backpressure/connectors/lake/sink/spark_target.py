@@ -125,11 +125,12 @@ class SparkTableTarget(FilesTarget):
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`. What was not settled when a planner was killed is settled now."""
         with self._errors():
-            before = self._table.state()
+            before = self._table.state(with_losses=True)
             Holder.check_turn(_holder_of(before), plan)
             clears = (clear or "") if plan.mode is Mode.APPEND else ""
             if before.holder is not None and before.holder.plan_id == plan.plan_id:
                 # Its ranges may be in by now, unless the planner was killed before anything was removed.
+                before = self._table.state()
                 clears = _find_pending_clear(before)
             elif clears:
                 self._check_alone(before, clears)
@@ -236,7 +237,7 @@ class SparkTableTarget(FilesTarget):
         with self._errors():
             if self._table.schema() is None:
                 return
-            state = self._table.state()
+            state = self._table.state(with_losses=True)
             if state.holder is not None and state.holder.plan_id:
                 state = self._take(Holder(plan_id="", epoch=_next_epoch(state)), state)
                 assert state.holder is not None, "taken"

@@ -113,6 +113,8 @@ class LogState:
     """By plan and slice."""
     fences: dict[str, Note] = field(default_factory=dict)
     """By token."""
+    kept: set[str] = field(default_factory=set)
+    """Plans of which a property has the marks: all of them."""
 
     @classmethod
     def read(cls, notes: Iterable[Note], properties: Mapping[str, str]) -> "LogState":
@@ -122,6 +124,7 @@ class LogState:
             state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
         for name, text in properties.items():
             if name.startswith(MARKS):
+                state.kept.add(name.removeprefix(MARKS))
                 state._add_marks(from_dict(Mark, each) for each in unpack(text))
         for note in notes:
             state._add(note)
@@ -155,9 +158,16 @@ class LogState:
         return {each["slice_id"]: each for each in abouts if each["plan_id"] == plan_id and each["bounds"] is not None}
 
     def explains(self, token: str) -> bool:
-        """Whether a commit without its note changes nothing: only the rows of a slice have to be accounted for."""
+        """Whether a commit without its note changes nothing.
+
+        Only slices of the plan that holds the table have to be accounted for, until its marks are kept in a property:
+        what was expired behind that, or of other plans, is no loss.
+        """
         parts = token.split(":")
-        return len(parts) != len(("key", "plan", "slice", "epoch")) or (parts[1], parts[2]) in self.marks
+        if len(parts) != len(("key", "plan", "slice", "epoch")) or self.holder is None:
+            return True
+        _, plan_id, slice_id, _ = parts
+        return plan_id != self.holder.plan_id or plan_id in self.kept or (plan_id, slice_id) in self.marks
 
     def is_fenced(self, attempt: Attempt) -> bool:
         """Whether the attempt's token is taken by a fence."""

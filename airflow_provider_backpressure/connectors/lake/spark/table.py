@@ -110,8 +110,11 @@ class SparkTable(ABC):
             listed = ", ".join(f"'{name}'" for name in names)
             self.sql(f"ALTER TABLE {self.quoted} UNSET TBLPROPERTIES IF EXISTS ({listed})")
 
-    def state(self) -> LogState:
-        """Return what the table's log and its properties say of our plans and slices; of a missing table nothing."""
+    def state(self, *, with_losses: bool = False) -> LogState:
+        """Return what the table's log and its properties say of our plans and slices; of a missing table nothing.
+
+        ``with_losses``: also where slices of the plan that holds the table are missing, for who is to take it over.
+        """
         with self._reading:
             try:
                 state = self.read_state()
@@ -120,7 +123,7 @@ class SparkTable(ABC):
                     return LogState()
                 raise
             gone = [token for token in self.lost if not state.explains(token)]
-        if gone:
+        if gone and not with_losses:
             raise SinkRefused(
                 f"{self.name} no longer has what was published as {gone[0]}: its snapshots were expired while a plan "
                 f"was written. Expire older ones only, and {RESTART}."

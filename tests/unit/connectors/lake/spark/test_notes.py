@@ -98,8 +98,18 @@ def test_marks_outlive_the_log_in_properties() -> None:
     assert all(set(value) <= set("0123456789abcdef") for value in kept.values()), "no word that Spark redacts"
     again = LogState.read([], kept)
     assert (again.holder, again.marks_of("p1")) == (state.holder, state.marks_of("p1"))
-    assert again.explains(note_of_mark(mark()).token)
-    assert not again.explains(note_of_mark(mark("7.0")).token)
+
+
+@pytest.mark.statement("X3")
+def test_what_is_expired_is_a_loss_only_while_its_plan_is_written() -> None:
+    """X3: Iceberg expires what a commit on top of another one came from, also where it keeps older snapshots."""
+    lost = [note_of_mark(mark("7.0")), note_of_fence("p1", "8.0", 1)]
+    writing = LogState.read([note_of_plan(holder("p1", 1), settled=True), note_of_mark(mark())], {})
+    assert [writing.explains(note.token) for note in [note_of_mark(mark()), *lost]] == [True, False, False]
+    ended = LogState.read([], pack_state(writing, "p1"))
+    assert all(ended.explains(note.token) for note in lost)
+    later = LogState.read([note_of_plan(holder("p2", 2), settled=True)], {})
+    assert all(later.explains(note.token) for note in lost)
 
 
 def test_without_a_ledger_every_slice_of_a_plan_may_have_been_submitted() -> None:

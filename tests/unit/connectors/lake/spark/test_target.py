@@ -10,7 +10,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holde
 from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
 from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_mark
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 
 CLOSED, PLAN = "closed", "plan"
 
@@ -24,9 +24,14 @@ class ListedTable:
         self.notes: list[Note] = []
         self.taken: set[str] = set()
         self.cleared = 0
+        self.expired = ""
+        """A plan of which slices are missing while it holds the table."""
 
-    def state(self) -> LogState:
-        return LogState.read(self.notes, {})
+    def state(self, *, with_losses: bool = False) -> LogState:
+        state = LogState.read(self.notes, {})
+        if not with_losses and state.holder is not None and state.holder.plan_id == self.expired:
+            raise SinkRefused("its snapshots were expired")
+        return state
 
     def publish(self, note: Note) -> None:
         if note.token not in self.taken:
@@ -142,6 +147,17 @@ def test_a_table_whose_log_has_lost_what_took_it_is_taken_under_a_later_epoch(ta
         assert target_of(table, 0).begin(plan_of(PLAN)) == number + 1
     table.notes.clear()
     assert target_of(table, 0).begin(plan_of("later")) == 8
+
+
+@pytest.mark.statement("X2")
+def test_a_plan_whose_slices_are_missing_is_followed_by_another_one(table: ListedTable) -> None:
+    """X2: it does not go on, and where its rows cannot be told from others' they are not removed."""
+    table.expired = CLOSED
+    with pytest.raises(SinkRefused, match="expired"):
+        target_of(table, 10).begin(plan_of(CLOSED))
+    with pytest.raises(SinkRefused, match="it holds 30 rows"):
+        target_of(table, 30).begin(plan_of(PLAN), clear=CLOSED)
+    assert target_of(table, 10).begin(plan_of(PLAN, Mode.UPSERT)) == 2
 
 
 @pytest.mark.statement("X2")
