@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.execution.work_pool import Finished
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
+    LedgerUnavailable,
     PlanOutdated,
     RangeFailed,
     SnapshotLost,
@@ -33,6 +34,10 @@ TURN_SECONDS = 60.0
 
 Follow = Callable[[HydrationSession, Hydration], tuple[LaneResult, float | None]]
 """Drains the windows of the log."""
+
+
+class _RangesInFlight(LedgerUnavailable):
+    """A later task continues, with or without a retry of this one."""
 
 
 @dataclass(kw_only=True)
@@ -58,6 +63,7 @@ class StreamLane:
             try:
                 self._read_again()
                 self._drain_in_turns(drain, follow, clock)
+                self._fail_unread()
                 if not self.found.waiting and not self._awaits_retry():
                     self._follow(follow)
                 return self.found
@@ -151,6 +157,18 @@ class StreamLane:
             self.lane.hydrations = {pair: one for pair, one in self.lane.hydrations.items() if pair in left}
         return bool(paused)
 
+    def _fail_unread(self) -> None:
+        """Let a table fail of which ranges are in flight in another task, which may be dead until its leases run out.
+
+        Windows that are planned now would leave it out, and it would be emptied and read again.
+        """
+        if self.found.waiting:
+            return
+        for pair in self._find_unread().keys() - self.found.failed.keys():
+            self.found.failed[pair] = _RangesInFlight(
+                f"Ranges of {pair.table} are in flight in another task: what is left continues once they are over."
+            )
+
     def _own(self) -> set[TablePair]:
         return {*self.stream.pairs} & self.lane.hydrations.keys()
 
@@ -161,7 +179,7 @@ class StreamLane:
 
     def _is_final(self, error: Exception) -> bool:
         """Whether no try of this task follows that may end otherwise."""
-        return isinstance(error, Terminal) or not self.lane.tables.retries
+        return isinstance(error, Terminal) or not (self.lane.tables.retries or isinstance(error, _RangesInFlight))
 
     def _follow(self, follow: Follow) -> None:
         """Replay the windows behind the ranges, until the tables are as their sources were."""

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from airflow_provider_backpressure.connectors.postgres.source.shared_log import 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.exceptions import TablesFailed
+from airflow_provider_backpressure.ledger.repository import SqlLedger
 from dev.services import Server
 from tests.support.marks import mark_long
 from tests.support.operator_flow import OperatorFlow, writing
@@ -125,6 +128,22 @@ def test_a_transaction_over_tables_is_seen_whole(flow: OperatorFlow) -> None:
 @pytest.mark.parametrize("what", mark_long(["range", "window"], quick=["window"]))
 def test_a_task_that_is_killed_is_continued(flow: OperatorFlow, tmp_path: Path, what: str, at: Step) -> None:
     kill_and_continue(flow, tmp_path, what, at)
+
+
+@pytest.mark.statement("W6", "X2")
+def test_a_table_with_a_range_in_flight_elsewhere_is_not_left_out(flow: OperatorFlow) -> None:
+    """W6, X2: a task was killed, and its lease has not run out. Nothing of the table is read a second time."""
+    tables = flow.plan()
+    (mine,) = (one for one in flow.hydrations() if one.source_identity.endswith(".b"))
+    with closing(SqlLedger(f"sqlite:///{flow.ledger}")) as ledger:
+        assert ledger.admit(mine.id, lane="killed", session_id="s", lease_seconds=600)
+        with pytest.raises(TablesFailed, match=r"1 of 3 tables have failed:\n- public\.b: .*in flight in another"):
+            flow.hydrate(tables)
+        ledger.renew(mine.id, lane="killed", lease_seconds=0)
+    assert flow.with_run("run 2").run()
+    assert flow.differs() == {}
+    (after,) = (one for one in flow.hydrations() if one.id == mine.id)
+    assert (after.plan and after.plan.plan_id) == (mine.plan and mine.plan.plan_id)
 
 
 @pytest.mark.long
