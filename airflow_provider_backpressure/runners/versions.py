@@ -22,7 +22,9 @@ OVER_CONNECT = frozenset(
     }
 )
 """Minor versions of Airflow, Spark's client and the Spark Connect server, as docs/reference/versions.md shows them."""
-SUBMITTED = frozenset({("3.1", "3.5"), ("3.2", "4.3"), ("3.3", "3.5"), ("3.3", "4.0"), ("3.3", "4.1"), ("3.3", "4.3")})
+SUBMITTED = frozenset({(airflow, spark) for airflow in ("3.1", "3.2", "3.3") for spark in ("3.5", "4.0", "4.3")}) | {
+    ("3.3", "4.1")
+}
 """Minor versions of Airflow and of Spark under spark-submit, also from there."""
 _MINOR = re.compile(r"(\d+)\.(\d+)")
 
