@@ -11,6 +11,7 @@ from tests.chaos import oracle
 from tests.chaos.lives import Lives, living
 from tests.chaos.matrix import Case, Victim, cases
 from tests.chaos.stage import Pass, Stage
+from tests.support.marks import mark_long
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -62,10 +63,7 @@ def play(stage: Stage, case: Case, folder: Path, record: Callable[[str, object],
 @pytest.mark.statement("X1", "X2", "T1")
 @pytest.mark.parametrize(
     "case",
-    [
-        case if str(case) in QUICK else pytest.param(case, marks=pytest.mark.long)
-        for case in cases(Victim.LANE, Victim.SINK, Victim.LEDGER, Victim.WORKER, Victim.DRIVER)
-    ],
+    mark_long(cases(Victim.LANE, Victim.SINK, Victim.LEDGER, Victim.WORKER, Victim.DRIVER), quick=QUICK),
     ids=str,
 )
 @pytest.mark.fault(3, 4, 5, 6, 8)

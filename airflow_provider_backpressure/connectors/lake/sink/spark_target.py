@@ -40,6 +40,8 @@ from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, Si
 log = logging.getLogger(__name__)
 
 KIND = "spark_table"
+EPOCHS = 40
+"""Epochs that are tried, each twice the one before: more than any table has had."""
 Submitted = Callable[[], Sequence[str]]
 
 
@@ -292,13 +294,14 @@ class SparkTableTarget(FilesTarget):
 
         The table may still have the token of an epoch of which its log has no note any more.
         """
-        while True:
+        for _ in range(EPOCHS):
             self._table.publish(note_of_plan(holder, settled=before.holder is None))
             state = self._table.state()
             if state.holder is not None and state.holder.epoch >= holder.epoch:
                 return state
             log.info("%s was held under the epoch %s before: taking a later one.", self._name, holder.epoch)
             holder = replace(holder, epoch=2 * holder.epoch)
+        raise SinkUnavailable(f"The log of {self._name} does not show who holds the table.")
 
     def _settle(self, state: LogState, holder: Holder) -> None:
         """Fence every attempt of an earlier epoch, and remove what the plan that was closed has written."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from pyspark.errors import (
     AnalysisException,
@@ -136,15 +136,13 @@ class SparkTable(ABC):
 
     def clear(self, note: Note) -> None:
         """Delete every row in one commit, unless the note's token is taken. :meth:`state` says what was done."""
-        with clone_session(self.session) as session:
-            for name, value in self.note_settings(note).items():
-                session.conf.set(name, value)
-            type(self)(session, self.name).clear_noted(note)
+        with self._in_noted_session(note) as table:
+            table.clear_noted(note)
 
     def merge(self, note: Note, rows: "DataFrame", key: Sequence[str]) -> None:
         """Commit the rows of a slice in place of those with their key, as :meth:`publish` does.
 
-        Only settings of a session give the commit of a MERGE its note, so each has a session of its own.
+        Only settings of a session give the commit of a MERGE or a DELETE its note, so each has a session of its own.
         """
         with self._merging:
             if not note.about["rows"]:
@@ -153,12 +151,18 @@ class SparkTable(ABC):
             view = f"{KEY}_{note.nonce:013x}"
             rows.createOrReplaceTempView(view)
             try:
-                with clone_session(self.session) as session:
-                    for name, value in self.note_settings(note).items():
-                        session.conf.set(name, value)
-                    type(self)(session, self.name).merge_view(note, view, rows.columns, key)
+                with self._in_noted_session(note) as table:
+                    table.merge_view(note, view, rows.columns, key)
             finally:
                 self.session.catalog.dropTempView(view)
+
+    @contextmanager
+    def _in_noted_session(self, note: Note) -> Iterator[Self]:
+        """Give this table in a session whose commits have the note."""
+        with clone_session(self.session) as session:
+            for name, value in self.note_settings(note).items():
+                session.conf.set(name, value)
+            yield type(self)(session, self.name)
 
     @abstractmethod
     def note_settings(self, note: Note) -> dict[str, str]:
