@@ -227,6 +227,54 @@ def test_a_delete_that_comes_late_deletes_nothing(case: Case) -> None:
     assert set(second.markers()) == {"1.0"}
 
 
+def roll_back(case: Case, *, to: int) -> None:
+    """Restore the table to one of its versions, counted from the first."""
+    assert isinstance(case, SparkTableCase)
+    session, table = spark_session(case.cluster.url), case.place["table"]
+    if case.place["format"] == "delta":
+        session.sql(f"RESTORE TABLE {table} TO VERSION AS OF {to}").collect()
+        return
+    found = session.sql(f"SELECT snapshot_id FROM {table}.snapshots ORDER BY committed_at").collect()
+    catalog = table.partition(".")[0]
+    session.sql(f"CALL {catalog}.system.rollback_to_snapshot('{table}', {found[to][0]})").collect()
+    open_table(session, "iceberg", table).refresh()  # type: ignore[attr-defined]
+
+
+def count_versions(case: Case) -> int:
+    """Return how many versions the table has."""
+    assert isinstance(case, SparkTableCase)
+    session, table = spark_session(case.cluster.url), case.place["table"]
+    asked = f"DESCRIBE HISTORY {table}" if case.place["format"] == "delta" else f"SELECT * FROM {table}.snapshots"
+    return session.sql(asked).count()
+
+
+@pytest.mark.statement("K1", "X3")
+def test_after_a_restore_what_is_in_the_table_is_marked(case: Case) -> None:
+    """K1, X3: a range whose rows came back with the restored version must not be read again."""
+    begun = begin(case)
+    begun.write(0)
+    versions = count_versions(case)
+    begun.write(1)
+    roll_back(case, to=versions - 1)
+    assert case.rows() == expected(case, 0)
+    assert set(begun.markers()) == {"0.0"}
+
+
+@pytest.mark.statement("X3")
+def test_a_table_that_is_restored_to_before_its_plan_is_refused(case: Case) -> None:
+    """X3: it has rows again that the plan had cleared, or lacks what the plan found there; the next plan takes it."""
+    first = begin(case)
+    first.write(0)
+    versions = count_versions(case)
+    second = begin(case, clear=first.plan.plan_id)
+    second.write(1)
+    roll_back(case, to=versions - 1)
+    with pytest.raises((SinkRefused, PlanSuperseded), match=r"no longer (has|holds)"):
+        second.write(2)
+    begin(case, clear=first.plan.plan_id)
+    assert case.rows() == []
+
+
 @pytest.mark.statement("K4")
 def test_a_name_may_have_a_hyphen(case: Case) -> None:
     """K4: procedures of Iceberg take it too. The session catalog, where Delta's tables are, has no such names."""
@@ -257,6 +305,10 @@ def test_partitioned_tables_are_written_and_others_refused_by_name(case: Case) -
         empty = [each.set_column(1, "name", pyarrow.array([""] * each.num_rows)) for each in batches(case, ids(1))]
         with pytest.raises(SinkRefused, match=r"is partitioned by name, where delta keeps '' as NULL"):
             case.write(begun.spec(1), empty)
+        session.sql(f"CREATE TABLE {table}_padded (id BIGINT, name CHAR(9)) USING delta").collect()
+        case.declared = type(case.declared)(table=f"{table}_padded", spark_conn_id="spark", format=format_)
+        with opened(case) as sink, pytest.raises(SinkRefused, match=r"column name is char\(9\) there"):
+            sink.fit(case.columns, mode="append", key=("id",))
     other = {"delta": "iceberg", "iceberg": "delta"}[format_]
     case.declared = type(case.declared)(table=table, spark_conn_id="spark", format=other)
     with opened(case) as sink, pytest.raises(BackpressureError, match=rf"{table} is "):

@@ -130,13 +130,14 @@ class SparkTableTarget(FilesTarget):
             before = self._table.state(with_losses=True)
             Holder.check_turn(_holder_of(before), plan)
             clears = (clear or "") if plan.mode is Mode.APPEND else ""
+            epoch = began = _next_epoch(before)
             if before.holder is not None and before.holder.plan_id == plan.plan_id:
                 # Its ranges may be in by now, unless the planner was killed before anything was removed.
-                before = self._table.state()
-                clears = _find_pending_clear(before)
+                before, held = self._find_held(plan)
+                clears, began = _find_pending_clear(before), held.about["began"]
             elif clears:
                 self._check_alone(before, clears)
-            state = self._take(Holder.create(plan, _next_epoch(before), clears=clears), before)
+            state = self._take(Holder.create(plan, epoch, clears=clears, began=began), before)
             holder = state.holder
             if holder is None or holder.plan_id != plan.plan_id:
                 raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}: another plan took it.")
@@ -300,7 +301,7 @@ class SparkTableTarget(FilesTarget):
             if state.holder is not None and state.holder.epoch >= holder.epoch:
                 return state
             log.info("%s was held under the epoch %s before: taking a later one.", self._name, holder.epoch)
-            holder = replace(holder, epoch=2 * holder.epoch)
+            holder = _with_epoch(holder, 2 * holder.epoch)
         raise SinkUnavailable(f"The log of {self._name} does not show who holds the table.")
 
     def _settle(self, state: LogState, holder: Holder) -> None:
@@ -350,6 +351,12 @@ class SparkTableTarget(FilesTarget):
 
 def _next_epoch(state: LogState) -> int:
     return state.holder.epoch + 1 if state.holder is not None else 1
+
+
+def _with_epoch(holder: Holder, epoch: int) -> Holder:
+    """Return the plan's row under another epoch than the one that it could not have."""
+    began = holder.about.get("began")
+    return replace(holder, epoch=epoch, about={**holder.about, "began": epoch if began == holder.epoch else began})
 
 
 def _find_pending_clear(state: LogState) -> str:

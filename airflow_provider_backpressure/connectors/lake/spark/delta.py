@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -33,6 +34,26 @@ MARGIN = 8
 _OURS = f'{{"{KEY}"'
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Commit:
+    """A commit with a note, or one that restored the table."""
+
+    version: int
+    note: Note | None
+    restored: int | None
+    """Version whose rows the table has since; before every other one where it is not said."""
+
+    @classmethod
+    def read(cls, row: Any) -> "_Commit":
+        text = row["userMetadata"] or ""
+        note = Note.from_json(text) if text.startswith(_OURS) else None
+        restored = None
+        if row["operation"] == "RESTORE":
+            version = row["operationParameters"].get("version") or ""
+            restored = int(version) if version.isdecimal() else -1
+        return cls(version=row["version"], note=note, restored=restored)
+
+
 class DeltaTable(SparkTable):
     """Implements :class:`SparkTable`."""
 
@@ -41,7 +62,7 @@ class DeltaTable(SparkTable):
     def __init__(self, session: "SparkSession", name: str) -> None:
         """See :class:`SparkTable`."""
         super().__init__(session, name)
-        self._seen, self._notes = -1, list[Note]()
+        self._seen, self._commits = -1, list[_Commit]()
         self._state = LogState()
         self._lossy: tuple[str, ...] | None = None
 
@@ -71,15 +92,19 @@ class DeltaTable(SparkTable):
         return self._lossy
 
     def read_state(self) -> LogState:
-        """See :meth:`SparkTable.read_state`. What was committed before a RESTORE does not count as committed.
+        """See :meth:`SparkTable.read_state`. After a RESTORE the marks count that the restored version had.
 
+        The table has the tokens of all others still, as far as its retention goes: what they say besides counts on.
         Properties are changed by commits too, so that nothing else is read while the table's version stays.
         """
         rows = self._read_unseen()
-        for row in rows:
-            self._take(row)
+        self._commits += [one for one in map(_Commit.read, rows) if one.note is not None or one.restored is not None]
         if rows:
-            self._state = LogState.read(self._notes, self.properties())
+            present = list(_list_present(self._commits))
+            others = [one.note for one in self._commits if one.note is not None and one.note.kind is not Kind.MARK]
+            marks = [note for note in present if note.kind is Kind.MARK]
+            tokens = {note.token for note in present}
+            self._state = LogState.read([*others, *marks], self.properties(), present=tokens)
             self._seen = rows[-1]["version"]
         return self._state
 
@@ -94,7 +119,7 @@ class DeltaTable(SparkTable):
             rows = sorted(self._history(most), key=lambda each: int(each["version"]))
             oldest, newest = rows[0]["version"], rows[-1]["version"]
             if newest < self._seen:
-                self._seen, self._notes = -1, []
+                self._seen, self._commits = -1, []
             if oldest <= self._seen + 1 or len(rows) < most:
                 return [row for row in rows if row["version"] > self._seen]
             most = newest - self._seen + MARGIN
@@ -133,15 +158,19 @@ class DeltaTable(SparkTable):
 
     def _history(self, most: int) -> list[Any]:
         history = self.session.sql(f"DESCRIBE HISTORY {self.quoted} LIMIT {most}")
-        return history.select("version", "operation", "userMetadata").collect()
+        return history.select("version", "operation", "operationParameters", "userMetadata").collect()
 
-    def _take(self, row: Any) -> None:
-        if row["operation"] == "RESTORE":
-            self._notes = [note for note in self._notes if note.kind is not Kind.MARK]
-        text = row["userMetadata"] or ""
-        note = Note.from_json(text) if text.startswith(_OURS) else None
-        if note is not None:
-            self._notes.append(note)
+
+def _list_present(commits: Sequence[_Commit]) -> Iterator[Note]:
+    """Give the notes of the commits that the newest version comes from, the newest first."""
+    upto = commits[-1].version if commits else -1
+    for commit in reversed(commits):
+        if commit.version > upto:
+            continue
+        if commit.restored is not None:
+            upto = commit.restored
+        elif commit.note is not None:
+            yield commit.note
 
 
 def check_format(session: "SparkSession", format_: str, name: str) -> None:

@@ -47,6 +47,7 @@ class IcebergTable(SparkTable):
         """See :class:`SparkTable`."""
         super().__init__(session, name)
         self._seen, self._notes = "", list[Note]()
+        self._present, self._lost = set[str](), set[str]()
 
     _creation = " TBLPROPERTIES ('commit.retry.num-retries' = '20')"
 
@@ -77,11 +78,12 @@ class IcebergTable(SparkTable):
         if head != self._seen:
             snapshots = self._list_snapshots()
             summaries = [summary for summary in _list_ancestors(head, snapshots) if _is_ours(summary)]
-            found = [(summary, _find_note(summary, snapshots)) for summary in summaries]
-            self.lost = tuple(summary[PUBLISHED] for summary, note in found if note is None)
+            found = [(_find_token(summary), _find_note(summary, snapshots)) for summary in summaries]
+            self._present = {token for token, _ in found}
+            self._lost = {token for token, note in found if note is None}
             self._notes = [note for _, note in found if note is not None]
             self._seen = head
-        return LogState.read(self._notes, properties)
+        return LogState.read(self._notes, properties, present=self._present, lost=self._lost)
 
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """See :meth:`SparkTable.publish`."""
@@ -211,8 +213,12 @@ def _list_ancestors(head: str, snapshots: Mapping[str, Any]) -> list[Any]:
     return found[::-1]
 
 
+def _find_token(summary: Mapping[str, str]) -> str:
+    return summary.get(PUBLISHED) or summary.get(WAP) or ""
+
+
 def _is_ours(summary: Mapping[str, str]) -> bool:
-    return (summary.get(PUBLISHED) or summary.get(WAP) or "").startswith(f"{KEY}:")
+    return _find_token(summary).startswith(f"{KEY}:")
 
 
 def _find_note(summary: Mapping[str, str], snapshots: Mapping[str, Any]) -> Note | None:

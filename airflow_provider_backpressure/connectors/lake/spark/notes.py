@@ -3,7 +3,7 @@
 import json
 import secrets
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -79,7 +79,11 @@ def note_of_clearing(plan_id: str) -> Note:
 def note_of_plan(holder: Holder, *, settled: bool) -> Note:
     """Return the note of a plan's epoch. ``settled``: whether there is no attempt of before that could still commit."""
     about = {**asdict(holder), "settled": settled}
-    return Note(kind=Kind.PLAN, token=f"{KEY}:plan:{holder.epoch}", about=about)
+    return Note(kind=Kind.PLAN, token=_token_of_plan(holder.epoch), about=about)
+
+
+def _token_of_plan(epoch: int) -> str:
+    return f"{KEY}:plan:{epoch}"
 
 
 def note_of_settling(holder: Holder) -> Note:
@@ -115,11 +119,23 @@ class LogState:
     """By token."""
     kept: set[str] = field(default_factory=set)
     """Plans of which a property has the marks: all of them."""
+    present: Collection[str] = ()
+    """Tokens of the commits that the table's present rows come from, as far back as the log goes."""
+    lost: Collection[str] = ()
+    """Those of them of which the log has no note any more."""
 
     @classmethod
-    def read(cls, notes: Iterable[Note], properties: Mapping[str, str]) -> "LogState":
-        """Put notes, in the log's order, and properties together."""
-        state = cls()
+    def read(
+        cls,
+        notes: Iterable[Note],
+        properties: Mapping[str, str],
+        *,
+        present: Collection[str] | None = None,
+        lost: Collection[str] = (),
+    ) -> "LogState":
+        """Put notes, in the log's order, and properties together. ``present``: ``None`` for the tokens of the notes."""
+        notes = list(notes)
+        state = cls(present={note.token for note in notes} if present is None else present, lost=lost)
         if PLAN in properties:
             state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
         for name, text in properties.items():
@@ -157,21 +173,32 @@ class LogState:
         abouts = [note.about for note in self.fences.values()]
         return {each["slice_id"]: each for each in abouts if each["plan_id"] == plan_id and each["bounds"] is not None}
 
-    def explains(self, token: str) -> bool:
-        """Whether a commit without its note changes nothing.
+    def find_loss(self) -> str:
+        """Return the token of a commit that the plan that holds the table needs and the log has lost, empty for none.
 
-        Only slices of the plan that holds the table have to be accounted for, until its marks are kept in a property:
-        what was expired behind that, or of other plans, is no loss.
+        Nothing is needed once the plan's marks are kept in a property, and nothing of other plans. Until then the log
+        has to go back to where the plan took the table, and to where it cleared it, among the commits that the present
+        rows come from: what is restored to a moment before that, or cut off behind it, may have any rows.
         """
-        parts = token.split(":")
-        if len(parts) != len(("key", "plan", "slice", "epoch")) or self.holder is None:
-            return True
-        _, plan_id, slice_id, _ = parts
-        return plan_id != self.holder.plan_id or plan_id in self.kept or (plan_id, slice_id) in self.marks
+        holder = self.holder
+        if holder is None or not holder.plan_id or holder.plan_id in self.kept:
+            return ""
+        clearing = note_of_clearing(holder.plan_id).token
+        needed = [_token_of_plan(holder.about["began"]), *([clearing] if clearing in self.fences else [])]
+        gone = [token for token in needed if token not in self.present]
+        gone += [token for token in self.lost if self._needs(token, holder.plan_id)]
+        return gone[0] if gone else ""
 
     def is_fenced(self, attempt: Attempt) -> bool:
         """Whether the attempt's token is taken by a fence."""
         return make_token(attempt.plan_id, attempt.slice_id, attempt.epoch) in self.fences
+
+    def _needs(self, token: str, plan_id: str) -> bool:
+        """Whether a token is that of a slice of the plan of which nothing else is known."""
+        parts = token.split(":")
+        if len(parts) != len(("key", "plan", "slice", "epoch")):
+            return False
+        return parts[1] == plan_id and (plan_id, parts[2]) not in self.marks
 
     def _add(self, note: Note) -> None:
         if note.kind is Kind.MARK:

@@ -37,6 +37,8 @@ MISSING = (
     "SCHEMA_NOT_FOUND",
     "NoSuchTableException",
 )
+_DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+"""Metadata of a column with the type that it was declared with, where Spark shows another one."""
 _LOST = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INVALID_HANDLE", "SESSION_", "Channel closed", "RETRIES_EXCEEDED")
 _REFUSALS = (AnalysisException, IllegalArgumentException, UnsupportedOperationException)
 _FIRST_LINE = 400
@@ -54,8 +56,6 @@ class SparkTable(ABC):
         self.name = name
         self._reading = threading.Lock()
         self._merging = threading.Lock()
-        self.lost: tuple[str, ...] = ()
-        """Tokens of commits whose notes the log has lost."""
 
     @property
     def quoted(self) -> str:
@@ -113,7 +113,8 @@ class SparkTable(ABC):
     def state(self, *, with_losses: bool = False) -> LogState:
         """Return what the table's log and its properties say of our plans and slices; of a missing table nothing.
 
-        ``with_losses``: also where slices of the plan that holds the table are missing, for who is to take it over.
+        ``with_losses``: also where the log has lost what the plan that holds the table needs, for who is to take it
+        over.
         """
         with self._reading:
             try:
@@ -122,11 +123,11 @@ class SparkTable(ABC):
                 if is_missing(error):
                     return LogState()
                 raise
-            gone = [token for token in self.lost if not state.explains(token)]
-        if gone and not with_losses:
+        if not with_losses and (gone := state.find_loss()):
             raise SinkRefused(
-                f"{self.name} no longer has what was published as {gone[0]}: its snapshots were expired while a plan "
-                f"was written. Expire older ones only, and {RESTART}."
+                f"The log of {self.name} no longer has the commit {gone}, which the plan that is being written needs: "
+                "the table was restored to a moment before it, or its old snapshots or log entries were removed. "
+                f"Keep those of a plan until it has ended, and {RESTART}."
             )
         return state
 
@@ -245,6 +246,9 @@ def check_columns(table: SparkTable, there: StructType | None, columns: Sequence
 def _mismatch(table: SparkTable, field: StructField | None, column: Column) -> str:
     if field is None:
         return ""
+    declared = str(field.metadata.get(_DECLARED, ""))
+    if declared.startswith("char("):
+        return f"column {column.name} is {declared} there, which Spark fills with spaces: make it a string"
     arriving = carrier(column.type)[1]
     if not table.takes(field.dataType, arriving):
         return f"column {column.name} is {arriving.simpleString()} here and {field.dataType.simpleString()} there"

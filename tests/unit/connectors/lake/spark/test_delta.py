@@ -22,10 +22,19 @@ class Logged(DeltaTable):
         self.asked: list[int] = []
 
     def commit(self) -> None:
+        """Commit a slice of its own."""
         number = len(self.log)
         attempt = Attempt(plan_id=PLAN, epoch=1, slice_id=f"{number}.0", attempt=1, bounds={})
         note = note_of_mark(Mark.made(attempt, rows=1, bytes=1, checksum="c", files=()))
-        self.log.append({"version": number, "operation": "WRITE", "userMetadata": note.to_json()})
+        self._append("WRITE", note.to_json())
+
+    def restore(self, **parameters: str | None) -> None:
+        """Restore the table to a version, or to a moment."""
+        self._append("RESTORE", None, **parameters)
+
+    def _append(self, operation: str, text: str | None, **parameters: str | None) -> None:
+        entry = {"operation": operation, "operationParameters": parameters, "userMetadata": text}
+        self.log.append({"version": len(self.log), **entry})
 
     def properties(self) -> dict[str, str]:
         return {}
@@ -64,3 +73,21 @@ def test_nothing_but_the_newest_commit_is_asked_for_where_there_is_no_other() ->
     table.commit()
     table.read_state()
     assert table.asked == [1, 1]
+
+
+@pytest.mark.statement("X3")
+def test_after_a_restore_the_marks_count_that_the_restored_version_had() -> None:
+    """X3: their rows are in the table; to a moment that no version is named for, none counts."""
+    table = Logged()
+    for _ in range(4):
+        table.commit()
+    table.restore(version="1", timestamp=None)
+    assert set(table.read_state().marks_of(PLAN)) == {"0.0", "1.0"}
+    table.commit()
+    table.restore(version="3", timestamp=None)
+    assert set(table.read_state().marks_of(PLAN)) == {"0.0", "1.0", "2.0", "3.0"}
+    table.restore(version="5", timestamp=None)
+    assert set(table.read_state().marks_of(PLAN)) == {"0.0", "1.0", "5.0"}, "what was restored before, and came on top"
+    table.restore(version=None, timestamp="2026-01-01 00:00:00")
+    table.commit()
+    assert set(table.read_state().marks_of(PLAN)) == {"9.0"}

@@ -11,6 +11,7 @@ from airflow_provider_backpressure.connectors.lake.spark.notes import (
     LogState,
     Note,
     list_slices,
+    note_of_clearing,
     note_of_fence,
     note_of_mark,
     note_of_plan,
@@ -19,8 +20,8 @@ from airflow_provider_backpressure.connectors.lake.spark.notes import (
 )
 
 
-def holder(plan_id: str, epoch: int) -> Holder:
-    return Holder(plan_id=plan_id, epoch=epoch)
+def holder(plan_id: str, epoch: int, *, began: int | None = None) -> Holder:
+    return Holder(plan_id=plan_id, epoch=epoch, about={"began": began or epoch})
 
 
 def attempt(slice_id: str = "0.0", *, plan_id: str = "p1", epoch: int = 1, number: int = 1) -> Attempt:
@@ -103,13 +104,26 @@ def test_marks_outlive_the_log_in_properties() -> None:
 @pytest.mark.statement("X3")
 def test_what_is_expired_is_a_loss_only_while_its_plan_is_written() -> None:
     """X3: Iceberg expires what a commit on top of another one came from, also where it keeps older snapshots."""
+    taken = note_of_plan(holder("p1", 1), settled=True)
     lost = [note_of_mark(mark("7.0")), note_of_fence("p1", "8.0", 1)]
-    writing = LogState.read([note_of_plan(holder("p1", 1), settled=True), note_of_mark(mark())], {})
-    assert [writing.explains(note.token) for note in [note_of_mark(mark()), *lost]] == [True, False, False]
-    ended = LogState.read([], pack_state(writing, "p1"))
-    assert all(ended.explains(note.token) for note in lost)
-    later = LogState.read([note_of_plan(holder("p2", 2), settled=True)], {})
-    assert all(later.explains(note.token) for note in lost)
+    for note in lost:
+        assert LogState.read([taken], {}, lost=[note.token]).find_loss() == note.token
+    known = LogState.read([taken, note_of_mark(mark())], {}, lost=[note_of_fence("p1", "0.0", 0).token])
+    assert known.find_loss() == "", "the slice is in under a later epoch"
+    tokens = [note.token for note in lost]
+    assert LogState.read([], pack_state(known, "p1"), lost=tokens).find_loss() == ""
+    assert LogState.read([note_of_plan(holder("p2", 2), settled=True)], {}, lost=tokens).find_loss() == ""
+
+
+@pytest.mark.statement("X3")
+def test_a_log_that_does_not_go_back_to_where_its_plan_began_is_a_loss() -> None:
+    """X3: marks of before a newer epoch may be gone; what a plan cleared may be there again."""
+    began, again = (note_of_plan(holder("p1", epoch, began=1), settled=True) for epoch in (1, 2))
+    clearing = note_of_clearing("p1")
+    assert LogState.read([began, again, clearing], {}).find_loss() == ""
+    assert LogState.read([again], {}).find_loss() == began.token
+    restored = LogState.read([began, again, clearing], {}, present=[began.token])
+    assert restored.find_loss() == clearing.token
 
 
 def test_without_a_ledger_every_slice_of_a_plan_may_have_been_submitted() -> None:

@@ -144,8 +144,13 @@ def test_a_table_whose_log_has_lost_what_took_it_is_taken_under_a_later_epoch(ta
     """X2: Delta keeps tokens for ever, and what its commits say for a month."""
     for number in range(1, 4):
         assert target_of(table, 0).begin(plan_of(PLAN)) == number + 1
+        assert table.state().find_loss() == "", "the plan began where it took the table first"
     table.notes.clear()
     assert target_of(table, 0).begin(plan_of("later")) == 8
+    assert table.state().find_loss() == "", "and where it could have an epoch"
+    assert target_of(table, 0).renew("later") == 9
+    del table.notes[0]
+    assert table.state().find_loss()
 
 
 @pytest.mark.statement("X2")
