@@ -40,7 +40,7 @@ def fence_earlier_snapshots(plan: Plan, *, hydration_id: str, ledger: Ledger, si
     """
     if plan.consistency is not Consistency.SNAPSHOT or not ledger.counts(plan.plan_id).open:
         return plan
-    tell_submitted(sink, ledger, plan.plan_id)
+    tell_submitted(sink, ledger)
     epoch = sink.renew(plan.plan_id)
     if epoch is None:
         raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.target}.")

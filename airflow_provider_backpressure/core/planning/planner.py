@@ -283,7 +283,7 @@ class Planner(Previewer):
         check_empty(plan, self.sink)
         files = plan.files or (self.sink.mirror().files() if plan.mode is Mode.MIRROR else "")
         plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total, files=files)
-        tell_submitted(self.sink, self.ledger, plan.held_by or "")
+        tell_submitted(self.sink, self.ledger)
         plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
         # Until the fence was set, a late attempt of the earlier plan may have committed.
         check_empty(plan, self.sink)

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.kinds import TYPED_AS_FILES
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
-from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range, list_submitted
 from airflow_provider_backpressure.core.ports.sink import FencesSlices, PlanRow, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Substitute, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
-from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot.table_storage import find_exchanged
 from airflow_provider_backpressure.exceptions import (
     RESTART,
@@ -292,13 +291,7 @@ def _files(ranges: Iterable[Bounds]) -> set[str]:
     return {name for bounds in ranges if isinstance(bounds, FileBounds) for name in bounds.files}
 
 
-def tell_submitted(sink: Sink, ledger: LedgerReader, plan_id: str) -> None:
+def tell_submitted(sink: Sink, ledger: LedgerReader) -> None:
     """Let a sink that fences slices one by one ask the ledger which of a plan's were submitted; others need nothing."""
-    if not isinstance(sink, FencesSlices) or not plan_id or not ledger.counts(plan_id).total:
-        return
-
-    def list_submitted() -> list[str]:
-        ranges = every_range(ledger, plan_id)
-        return [each.slice_id for each in ranges if each.attempt and each.state is not RangeState.COMMITTED]
-
-    sink.tell_submitted(plan_id, list_submitted)
+    if isinstance(sink, FencesSlices):
+        sink.tell_submitted(lambda plan_id: list_submitted(ledger, plan_id))

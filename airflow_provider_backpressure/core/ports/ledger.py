@@ -390,6 +390,17 @@ def every_range(
         after = page[-1].seq
 
 
+def list_submitted(ledger: LedgerReader, plan_id: str) -> list[str] | None:
+    """Return the slices of a plan that were submitted and are not committed; ``None`` for a plan that is not known.
+
+    Those of ranges that were cut are among them, which the plan itself does not know.
+    """
+    if not ledger.counts(plan_id).total:
+        return None
+    ranges = every_range(ledger, plan_id)
+    return [each.slice_id for each in ranges if each.attempt and each.state is not RangeState.COMMITTED]
+
+
 def every_summary(ledger: Views) -> Iterator[HydrationSummary]:
     """Yield the state of every hydration: those that hydrate first."""
     offset = 0

@@ -301,11 +301,11 @@ class Sink(Protocol):
 class FencesSlices(Protocol):
     """A sink that refuses late attempts slice by slice, so that it matters which were ever submitted."""
 
-    def tell_submitted(self, plan_id: str, submitted: Callable[[], Sequence[str]]) -> None:
+    def tell_submitted(self, submitted: Callable[[str], Sequence[str] | None]) -> None:
         """Take what returns the slices of a plan that were ever submitted and are not known to be committed.
 
-        It is asked when the plan's attempts have been refused by a newer epoch. Without it, every slice that is not
-        committed counts as submitted.
+        It is asked when the plan's attempts have been refused by a newer epoch. ``None``: nobody knows the plan, and
+        every slice of it that is not committed counts as submitted.
         """
         ...
 

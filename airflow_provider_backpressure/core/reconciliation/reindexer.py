@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from airflow_provider_backpressure.core.config import Consistency, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
 from airflow_provider_backpressure.core.ports import ChangeLog, Runner, Source
-from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range
+from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range, list_submitted
 from airflow_provider_backpressure.core.ports.sink import FencesSlices, Marker, PlanRow, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.reconciliation.restore_detection import Comparison, Finding, Standing
@@ -402,8 +402,10 @@ class Reindexer:
             if record.state is RangeState.ADMITTED and record.session_id and record.tag:
                 self.runner.interrupt(record.session_id, record.tag)
         if isinstance(self.sink, FencesSlices):
-            planned = {f"{seq}.0" for seq in range(row.plan.ranges or 0)}
-            self.sink.tell_submitted(row.plan_id, lambda: sorted(planned.union(each.slice_id for each in known)))
+            slices = sorted({f"{seq}.0" for seq in range(row.plan.ranges or 0)}.union(each.slice_id for each in known))
+            self.sink.tell_submitted(
+                lambda plan_id: slices if plan_id == row.plan_id else list_submitted(self.ledger, plan_id)
+            )
         # From here on no attempt of before can commit: what has a marker now is all that will have had one.
         epoch = self.sink.renew(row.plan_id)
         if epoch is None:

@@ -91,7 +91,7 @@ def test_what_is_fenced_is_what_was_submitted(case: Case, monkeypatch: pytest.Mo
     """K1, X1: the ledger says what was submitted; a plan of a million ranges does not cost a million commits."""
     begun = begin(case, ranges=1_000_000)
     with opened(case) as sink:
-        sink.tell_submitted(begun.plan.plan_id, lambda: ["0.0", "7.0"])  # type: ignore[attr-defined]
+        sink.tell_submitted({begun.plan.plan_id: ["0.0", "7.0"]}.get)  # type: ignore[attr-defined]
         assert sink.renew(begun.plan.plan_id) == begun.plan.epoch + 1
     assert isinstance(case, SparkTableCase)
     table = open_table(spark_session(case.cluster.url), case.place["format"], case.place["table"])

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 KIND = "spark_table"
 EPOCHS = 40
 """Epochs that are tried, each twice the one before: more than any table has had."""
-Submitted = Callable[[], Sequence[str]]
+Submitted = Callable[[str], Sequence[str] | None]
 
 
 class SparkTableTarget(FilesTarget):
@@ -73,12 +73,12 @@ class SparkTableTarget(FilesTarget):
         self._tasks = tasks
         self._key = key
         self._opened: SparkTable | None = None
-        self._submitted: dict[str, Submitted] = {}
+        self._submitted: Submitted = lambda plan_id: None
         self.identity = f"spark://{session.address.removeprefix('sc://')}/{name}"
 
-    def tell_submitted(self, plan_id: str, submitted: Submitted) -> None:
+    def tell_submitted(self, submitted: Submitted) -> None:
         """Take what returns the slices of a plan that were ever submitted and are not known to be committed."""
-        self._submitted[plan_id] = submitted
+        self._submitted = submitted
 
     def fit(self, columns: Sequence[Column], *, mode: str, key: Sequence[str], log: Log | None = None) -> WriteSpec:
         """See :meth:`..core.ports.Sink.fit`. The cluster is asked for the connector first."""
@@ -309,8 +309,7 @@ class SparkTableTarget(FilesTarget):
         if state.settled >= holder.epoch:
             return
         for earlier in state.unsettled:
-            submitted = self._submitted.get(earlier.plan_id)
-            for slice_id in list_slices(earlier, submitted() if submitted is not None else None):
+            for slice_id in list_slices(earlier, self._submitted(earlier.plan_id)):
                 if state.find(earlier.plan_id, slice_id) is None:
                     self._publish_fence(note_of_fence(earlier.plan_id, slice_id, earlier.epoch), state)
         closed = holder.about.get("clears")

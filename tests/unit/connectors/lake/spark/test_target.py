@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
-from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_fence, note_of_mark
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 
@@ -107,6 +107,19 @@ def test_a_killed_planner_leaves_the_removal_to_the_next_one(
     target_of(table, 10).begin(plan_of(PLAN), clear=CLOSED)
     assert table.cleared == 1
     assert table.notes[-1].kind is Kind.SETTLED
+
+
+@pytest.mark.statement("X1", "X2")
+def test_every_plan_that_nobody_has_settled_is_asked_for(table: ListedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1, X2: the plan of a killed planner lies in between; a range that was cut is in no plan, but in the ledger."""
+    killed = target_of(table, 10)
+    monkeypatch.setattr(killed, "_settle", Mock())
+    killed.begin(plan_of("between"))
+    target = target_of(table, 10)
+    target.tell_submitted({CLOSED: ["0.0", "1.0", "7.0"], "between": []}.get)
+    target.begin(plan_of(PLAN))
+    fenced = {note_of_fence(CLOSED, slice_id, 1).token for slice_id in ("1.0", "7.0")}
+    assert set(table.state().fences) == fenced, "the first one is in"
 
 
 @pytest.mark.statement("X1", "X2")
