@@ -1,8 +1,9 @@
 """A lane of tables that share a log: their ranges and the windows of the log, in turns.
 
 While ranges are read, the source keeps its log. So every minute the lane lets those in flight end, and replays the log
-up to then. Such windows are for all tables, also for those of which ranges are left. A range that begins behind them
-sees all that they bring, and an attempt of before is refused: each turn has an epoch of its own.
+up to then. All windows are for all tables, also for those of which ranges are left, whether they are read next or have
+failed. A range that begins behind them sees all that they bring, and an attempt of before is refused: each turn has an
+epoch of its own.
 """
 
 from collections.abc import Callable
@@ -36,10 +37,6 @@ Follow = Callable[[HydrationSession, Hydration], tuple[LaneResult, float | None]
 """Drains the windows of the log."""
 
 
-class _RangesInFlight(LedgerUnavailable):
-    """A later task continues, with or without a retry of this one."""
-
-
 @dataclass(kw_only=True)
 class StreamLane:
     """Drains the tables of a lane, and then the windows of the log that some of them share."""
@@ -63,8 +60,8 @@ class StreamLane:
             try:
                 self._read_again()
                 self._drain_in_turns(drain, follow, clock)
-                self._fail_unread()
-                if not self.found.waiting and not self._awaits_retry():
+                if not self.found.waiting:
+                    self._fail_unread()
                     self._follow(follow)
                 return self.found
             except ENDED:
@@ -97,7 +94,7 @@ class StreamLane:
         again = [pair for pair in self.stream.again if pair in self.planned.ids]
         for pair in again:
             self.lane.tables.task.log.warning("%s is read again: %s", pair.table, self.stream.again[pair])
-            with self.lane.tables.open(pair) as opened:
+            with self.stream.leave_out_refused(pair), self.lane.tables.open(pair) as opened:
                 opened.close_plan()
         if again:
             known = self.stream.find_members()
@@ -110,13 +107,12 @@ class StreamLane:
         """
         begun = self.stream.has_windows()
         while True:
-            unread = self._find_unread()
-            epochs = self.stream.fence(unread)
-            closed = False
-            if begun and unread and all(epochs.values()):
+            epochs = self.stream.fence(between=True)
+            unread, closed = self._find_unread(), False
+            if begun and unread and all(epochs.get(one.id) for one in unread.values()):
                 closed = self._replay(follow).outcome is Outcome.CLOSED or self.stream.has_open_windows()
+                epochs = self.stream.fence(between=True) if closed else epochs
                 unread = self._find_unread()
-                epochs = self.stream.fence(unread) if closed else epochs
             until = clock.monotonic() + TURN_SECONDS if unread and not closed else None
             self.lane.turn = Turn(until=until, epochs=epochs)
             if not self._drain(drain, clock):
@@ -124,13 +120,11 @@ class StreamLane:
             begun = True
 
     def _find_unread(self) -> dict[TablePair, Hydration]:
-        """Return the tables of this lane that share the log and have ranges left, and are not given up."""
-        gone = {*self.stream.left_out, *self.stream.parked}
-        gone |= {pair for pair, error in self.found.failed.items() if self._is_final(error)}
+        """Return the tables of which this lane has ranges to read, and that have not failed in this task."""
         return {
             pair: one
             for pair, one in self.stream.find_unread().items()
-            if pair in self.planned.ids and pair not in gone
+            if pair in self.planned.ids and pair not in self.found.failed and pair.table not in self.lane.failed
         }
 
     def _drain(self, drain: Drain, clock: LaneClock) -> bool:
@@ -158,32 +152,25 @@ class StreamLane:
         return bool(paused)
 
     def _fail_unread(self) -> None:
-        """Let a table fail of which ranges are in flight in another task, which may be dead until its leases run out.
-
-        Windows that are planned now would leave it out, and it would be emptied and read again.
-        """
-        if self.found.waiting:
-            return
-        for pair in self._find_unread().keys() - self.found.failed.keys():
-            self.found.failed[pair] = _RangesInFlight(
+        """Let a table fail of which ranges are in flight in another task, or were in one that is dead."""
+        for pair in self._find_unread():
+            self.found.failed[pair] = LedgerUnavailable(
                 f"Ranges of {pair.table} are in flight in another task: what is left continues once they are over."
             )
 
     def _own(self) -> set[TablePair]:
         return {*self.stream.pairs} & self.lane.hydrations.keys()
 
-    def _awaits_retry(self) -> bool:
-        """Whether a table may be read by the next try: windows that are planned now would leave it out."""
-        own = [error for pair, error in self.found.failed.items() if pair in self.stream.pairs]
-        return not all(self._is_final(error) for error in own)
-
     def _is_final(self, error: Exception) -> bool:
         """Whether no try of this task follows that may end otherwise."""
-        return isinstance(error, Terminal) or not (self.lane.tables.retries or isinstance(error, _RangesInFlight))
+        return isinstance(error, Terminal) or not self.lane.tables.retries
 
     def _follow(self, follow: Follow) -> None:
-        """Replay the windows behind the ranges, until the tables are as their sources were."""
-        self.stream.fence({})
+        """Replay the windows behind the ranges, until the tables are as their sources were.
+
+        Tables with ranges left get them too, so that the next try or run continues with these.
+        """
+        self.stream.fence(between=False)
         self._result = self._replay(follow)
 
     def _replay(self, follow: Follow) -> LaneResult:
@@ -200,12 +187,16 @@ class StreamLane:
                     raise
             else:
                 self.committed += result.committed
-                self.found.failed = {**self.stream.left_out, **self.stream.parked, **self.found.failed}
+                self._fail_left_out()
                 return result
+
+    def _fail_left_out(self) -> None:
+        self.found.failed = {**self.stream.left_out, **self.stream.parked, **self.found.failed}
 
     def _fail(self, error: BackpressureError) -> None:
         """Let every table fail that shares the log: none of them has its changes."""
         if self._is_final(error):
             self.stream.keep_failure(error)
+        self._fail_left_out()
         own = [pair for pair in self.planned.ids if pair in self.stream.pairs]
         self.found.failed.update({pair: error for pair in own if pair not in self.found.failed})

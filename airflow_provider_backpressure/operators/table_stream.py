@@ -31,6 +31,7 @@ from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
     SinkRefused,
     SnapshotLost,
+    Terminal,
 )
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_source, to_json
@@ -64,11 +65,15 @@ class StreamSession(HydrationSession):
     def take_target(self) -> None:
         """Plan the windows that come next, or continue with those that are open for these tables.
 
-        Between ranges open windows are planned again: what a task that was killed has left of them is settled first.
+        Where ranges are left open windows are planned again: what a task that was killed has left of them is settled
+        first.
         """
         if self.stream.reading:
             self.hydrator(lane=lane_name(self.stream.tables.context), inline_wait=0.0).recover()
-        self.plan_windows()
+        found = self.plan_windows()
+        if found.planned is None and self.stream.left_out and self.stream.has_open_windows():
+            # They are for none of the tables any more.
+            raise next(iter(self.stream.left_out.values()))
 
     def plan_windows(self) -> StreamPlanned:
         """Plan the windows that come next; why tables are left out of them is kept."""
@@ -83,7 +88,7 @@ class StreamSession(HydrationSession):
 
         Between ranges nothing follows: those are read next.
         """
-        if self.stream.reading:
+        if self.stream.between:
             return False
         _, found = self.stream_planner().find_stand()
         return not found.reached and self.plan_windows().planned is not None
@@ -107,7 +112,9 @@ class TableStream:
     parked: dict[TablePair, Exception] = field(default_factory=dict)
     """Why windows could not be replayed into tables, which are left out from here on."""
     reading: frozenset[TablePair] = frozenset()
-    """Tables that windows are replayed into between their ranges. Only :meth:`fence` may say so."""
+    """Tables with ranges left that windows are replayed into. Only :meth:`fence` may say so."""
+    between: bool = False
+    """Whether ranges are read behind the windows that are planned next."""
     again: dict[TablePair, str] = field(default_factory=dict)
     """Why tables are to be read again."""
 
@@ -151,30 +158,49 @@ class TableStream:
         members = self.find_members()
         return {pair: one for pair, one in members.items() if one.plan and counts(one.plan.plan_id).open}
 
-    def fence(self, unread: Mapping[TablePair, Hydration]) -> dict[str, int]:
-        """Refuse every attempt of before at ranges of tables, so that windows may go in between them.
+    def fence(self, *, between: bool) -> dict[str, int]:
+        """Refuse every attempt of before at the ranges that tables have left, so that windows may go in between them.
 
-        Returns the epochs under which they are read from now on, by the ids of the hydrations; 0 where another plan
-        has taken a table.
+        ``between``: whether ranges are read behind the windows. Returns the epochs under which ranges are read from now
+        on, by the ids of the hydrations; 0 where another plan has taken a table. A table that is refused is left out.
+        ``LedgerUnavailable`` where another run has the log by now.
         """
-        self.reading = frozenset()
-        if not unread:
-            return {}
-        epochs, fenced = dict.fromkeys((one.id for one in unread.values()), 0), set()
-        for pair, one in unread.items():
+        self.reading, self.between = frozenset(), between
+        if (own := self.find_hydration()) is not None:
+            self.tables.hold(own)
+        for pair, one in self._find_open().items():
             if one.plan is None or not one.plan.epoch:
                 # A task was killed between ledger and target.
-                with self.tables.open(pair) as opened:
+                with self.leave_out_refused(pair), self.tables.open(pair) as opened:
                     opened.take_target()
+        known = self._find_open()
+        if not known:
+            return {}
+        epochs, fenced = dict.fromkeys((one.id for one in known.values()), 0), set()
         with self.open() as stream:
-            known = self.find_members()
-            for pair in known.keys() & unread.keys():
+            for pair, one in known.items():
                 # One by one: each has a connection of its own.
-                with self._open_all({pair: known[pair]}) as members, suppress(PlanSuperseded):
-                    epochs[known[pair].id] = stream.stream_planner().fence(members[pair]).epoch
+                with self.leave_out_refused(pair), self._open_all({pair: one}) as members, suppress(PlanSuperseded):
+                    epochs[one.id] = stream.stream_planner().fence(members[pair]).epoch
                     fenced.add(pair)
         self.reading = frozenset(fenced)
         return epochs
+
+    def _find_open(self) -> dict[TablePair, Hydration]:
+        """Return the members that have ranges left, and can be in a window."""
+        gone = {*self.left_out, *self.parked}
+        return {pair: one for pair, one in self.find_unread().items() if pair not in gone}
+
+    @contextmanager
+    def leave_out_refused(self, pair: TablePair) -> Iterator[None]:
+        """Leave a table out that is refused for good, and let the others continue."""
+        try:
+            yield
+        except PlanSuperseded:
+            raise
+        except Terminal as error:
+            self.left_out[pair] = error
+            self.tables.task.log.error("%s is left out, and the others continue: %s", pair.table, error)
 
     def find_members(self) -> dict[TablePair, Hydration]:
         """Return the hydrations that have joined the log, as they are now."""
@@ -246,9 +272,11 @@ class TableStream:
             return plan, found
 
     def finish(self, plan: Plan) -> None:
-        """End the hydration of the log: all tables are as their sources were at one moment."""
+        """End the hydration of the log: tables without ranges left are as their sources were at one moment."""
+        unread = {one.plan.plan_id for one in self.find_unread().values() if one.plan is not None}
+        whole = tuple(table for table in plan.tables if table.plan_id not in unread)
         with self.open() as opened:
-            opened.sink.complete(plan)
+            opened.sink.complete(replace(plan, tables=whole))
             opened.ledger.finish(self.id)
 
     def let_go(self) -> None:
@@ -262,14 +290,15 @@ class TableStream:
             opened.prune(hydration.id, plan)
 
     def park(self, error: Exception) -> bool:
-        """Leave the table out that an error of a window is about; ``False`` where it is about all of them.
+        """Leave the table out that an error of a window is about; ``False`` where it is about all of them, or the last.
 
-        It lacks changes from the plan on that is made without it: so it is found, and read again as a whole.
+        It lacks changes from the plan on that is made without it: so it is found, and read again as a whole. Without
+        another table no such plan is made: a later run continues with the windows.
         """
         hydration = self.find_hydration()
         plan = hydration.plan if hydration is not None else None
         table = find_refused(error, plan.tables) if plan is not None else None
-        if table is None:
+        if plan is None or table is None or len(plan.tables) == 1:
             return False
         for pair, one in self.find_members().items():
             if one.plan is not None and one.plan.plan_id == table.plan_id and pair not in self.parked:

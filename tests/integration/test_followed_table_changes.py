@@ -1,9 +1,11 @@
 """Tables that join, leave, fail and return, and a log that is lost, in a task group of followed tables."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
@@ -12,11 +14,11 @@ from airflow_provider_backpressure.connectors.postgres.tasks import connections
 from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import Fold
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.stream_windows import StreamPlanner
-from airflow_provider_backpressure.exceptions import SourceUnavailable, TablesFailed
+from airflow_provider_backpressure.exceptions import RangeFailed, SourceUnavailable, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import plan as planning
-from airflow_provider_backpressure.operators.table_lane import TableLane
 from tests.support.ledgers import new_ledger
+from tests.support.local_runner import LocalRunner
 from tests.support.marks import mark_long
 from tests.support.operator_flow import OperatorFlow
 from tests.support.postgres import connected
@@ -199,25 +201,60 @@ def test_an_error_of_the_server_parks_no_table(flow: OperatorFlow, monkeypatch: 
     assert plans(flow) == before
 
 
-def test_no_window_leaves_a_table_out_that_a_retry_may_read(
-    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.statement("W6")
+@pytest.mark.parametrize("tries", mark_long([0, 2], quick=[0]))
+def test_a_table_whose_ranges_fail_gets_its_changes_and_is_continued(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
+    """W6: the others are as their sources, and what was read of it is not read again."""
     tables = flow.plan()
-    before, real = plans(flow), TableLane._drain
+    before, real, read = plans(flow), LocalRunner.run, list[int]()
 
-    def fail(self, pair, drain):
-        if pair.table == "public.b":
-            raise SourceUnavailable("The source does not answer.")
-        return real(self, pair, drain)
+    def fail(self, spec):
+        if spec.write.fence != "raw.b" or spec.tables:
+            return real(self, spec)
+        read.append(spec.seq)
+        if spec.seq == read[0]:
+            return real(self, spec)
+        failed: Future[Any] = Future()
+        failed.set_exception(RangeFailed("Its rows cannot be read."))
+        return failed
 
+    flow.do(*(f"UPDATE {name} SET v = 1 WHERE id % 10 = 0" for name in flow.names), "DELETE FROM b WHERE id = 7")
     with monkeypatch.context() as patch:
-        patch.setattr(TableLane, "_drain", fail)
-        with pytest.raises(TablesFailed):
-            flow.hydrate(tables, tries=2)
-    flow.hydrate(tables, tries=2)
-    flow.verify(tables)
+        patch.setattr(LocalRunner, "run", fail)
+        with pytest.raises(TablesFailed, match=r"1 of 3 tables have failed:\n- public\.b: Range"):
+            flow.hydrate(tables, tries=tries)
+    assert flow.differs("a", "c") == {}
+    ((copied, changed),) = flow.do("SELECT count(*), count(*) FILTER (WHERE v = 1) FROM raw.b")
+    assert 10 < copied < 90
+    assert changed == 10, "also of rows that were not read yet"
+    with pytest.raises(AirflowFailException, match=r"public\.b"):
+        flow.verify(tables)
+    query = "SELECT target, consistent FROM raw.backpressure_plan WHERE target LIKE 'raw._' ORDER BY target"
+    assert flow.do(query) == [("raw.a", True), ("raw.b", False), ("raw.c", True)]
+    flow.do(*(f"UPDATE {name} SET v = 2 WHERE id < 50" for name in flow.names), "DELETE FROM b WHERE id = 3")
+    assert flow.with_run("run 2").run()
     assert flow.differs() == {}
-    assert plans(flow) == before, "none was read again"
+    assert plans(flow) == before
+
+
+@pytest.mark.statement("W6")
+def test_a_table_alone_whose_changes_are_refused_is_continued(flow: OperatorFlow) -> None:
+    """W6: the cause is named, and once it is mended the windows continue where they were."""
+    alone = replace(flow, names=("b",))
+    assert alone.run()
+    before = plans(flow)
+    flow.do("ALTER TABLE raw.b ADD CHECK (v < 50)", "UPDATE b SET v = 60 WHERE id = 3")
+    for name in ("run 2", "run 3"):
+        again = alone.with_run(name)
+        tables = again.plan()
+        with pytest.raises(AirflowFailException, match="violates check constraint"):
+            again.hydrate(tables)
+    flow.do("ALTER TABLE raw.b DROP CONSTRAINT b_v_check")
+    assert alone.with_run("run 4").run()
+    assert alone.differs() == {}
+    assert plans(flow) == before
 
 
 def test_a_table_that_cannot_be_planned_for_now_is_not_read_again(

@@ -18,6 +18,7 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators.stream_lane import StreamLane
+from airflow_provider_backpressure.operators.table_lane import TableLane
 from tests.support.local_runner import LocalRunner
 from tests.support.operator_flow import OperatorFlow, writing
 from tests.support.waiting import until
@@ -170,6 +171,27 @@ def test_a_range_that_was_read_before_a_window_is_refused_behind_it(
     assert isinstance(outcomes[0], PlanSuperseded)
     third.verify(tables)
     assert flow.differs() == {}
+
+
+@pytest.mark.statement("W4", "X2")
+def test_a_lane_whose_run_is_over_refuses_nobody_s_ranges(flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W4, X2: it was frozen between its turns, and the ranges are another run's by now."""
+    tables, real, epochs = flow.plan(), TableLane.run, list[dict[str, int]]()
+
+    def find_epochs() -> dict[str, int]:
+        return {one.id: one.plan.epoch for one in flow.hydrations() if one.plan}
+
+    def freeze(self, drain, *, clock):
+        found = real(self, drain, clock=clock)
+        with closing(SqlLedger(f"sqlite:///{flow.ledger}")) as ledger:
+            ledger.hold(flow.stream, run="run 2", over="run 1")
+        epochs.append(find_epochs())
+        return found
+
+    monkeypatch.setattr(TableLane, "run", freeze)
+    with pytest.raises(TablesFailed, match="Run run 2 has this hydration now"):
+        flow.hydrate(tables)
+    assert epochs == [find_epochs()]
 
 
 @pytest.mark.statement("W4")
