@@ -100,6 +100,7 @@ def test_a_table_of_files_on_a_full_disk(
 
 
 @pytest.mark.statement("X1", "X2")
+@pytest.mark.long
 def test_a_table_of_postgresql_on_a_full_disk(
     composed: Composed, disk: Disk, postgres: Server, session: Session
 ) -> None:

@@ -34,6 +34,7 @@ QUERY = "SELECT * FROM t WHERE id / 40 = {}"
     ],
 )
 @pytest.mark.fault(12)
+@pytest.mark.long
 def test_of_two_submitters_one_commits_and_the_other_says_what_the_marker_says(database: Endpoint, later: int) -> None:
     """X1, X2: hundreds of rounds. A predecessor may also find its connections ended; nobody else fails."""
     execute(

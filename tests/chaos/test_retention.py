@@ -52,6 +52,7 @@ def cut_in_mid_range(stage: Stage, topic: Topic) -> None:
 
 
 @pytest.mark.statement("X6")
+@pytest.mark.long
 def test_a_log_cut_off_in_mid_range_stops_by_name(stage: Stage, topic: Topic, composed: Composed) -> None:
     """X6: nothing of the range stays, as half of it would look like all."""
     plan = composed.plan().plan

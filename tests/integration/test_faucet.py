@@ -124,6 +124,7 @@ def test_with_the_target_locked_exactly_w_jobs_are_submitted(composed: Composed,
 
 
 @pytest.mark.statement("M2", "M3", "M4", "M5")
+@pytest.mark.long
 def test_progress_is_what_the_sink_has_committed_and_never_goes_back(composed: Composed, tmp_path: Path):
     """M2-M5: exact total, monotone progress equal to the target's own rows at most, in the end equal to the total.
 

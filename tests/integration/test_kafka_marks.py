@@ -102,6 +102,7 @@ def test_a_restored_log_that_has_grown_past_its_old_end_is_another_one(
     assert pieces(lost.window(of_lost)) == [(0, 20, 25)], "with the same epochs nothing is left to compare"
 
 
+@pytest.mark.long
 def test_a_range_is_not_removed_whose_records_are_others_by_now(services: Services, broker: Server) -> None:
     """X3, X6: a repair would bring other rows than verification compared. The epoch is that of a log before."""
     reader = made(broker)

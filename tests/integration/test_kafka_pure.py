@@ -147,6 +147,7 @@ def ask(endpoint: Endpoint, seconds: float) -> Exception:
     raise AssertionError("nothing was refused")
 
 
+@pytest.mark.long
 def test_errors_are_one_sentence(kafka: Server) -> None:
     """A wrong password, a broker that is gone, settings that kafka-python does not have: none shows the password."""
     wrong, gone = login_of(kafka, "wrong-" + PASSWORD), endpoint_of(kafka, host="127.0.0.1:1")

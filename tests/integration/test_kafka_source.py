@@ -222,6 +222,7 @@ def test_aborted_open_and_compacted_records_leave_gaps_that_count(stage: Stage) 
 
 @pytest.mark.statement("X6")
 @pytest.mark.fault(18)
+@pytest.mark.long
 def test_a_range_that_holds_only_markers_is_committed(stage: Stage) -> None:
     """X6: offsets without a single record are read to their end, committed with no rows, and verified."""
     topic = stage.topic()

@@ -294,6 +294,7 @@ class Turns:
 
 
 @pytest.mark.statement("X8")
+@pytest.mark.long
 def test_a_lane_takes_as_many_statements_late_as_early(database: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """X8: the last of 20,000 ranges against the first of a fresh plan, by a lane of each, in turns."""
     monkeypatch.setattr(hydrating, "SAMPLE_SECONDS", math.inf)

@@ -174,7 +174,7 @@ def test_rows_are_merged_by_key_where_the_format_can(
 
 
 @pytest.mark.statement("X1", "X6")
-@pytest.mark.parametrize("sink", UPSERTED)
+@pytest.mark.parametrize("sink", mark_long(UPSERTED, quick=["postgres"]))
 @pytest.mark.parametrize("upstream", ["kafka"], indirect=True)
 def test_a_topic_is_merged_in_its_order_where_the_format_can(
     composed: Composed, upstream: Upstream, runner: ConnectRunner, sink: str, tmp_path: Path
@@ -200,7 +200,7 @@ def test_a_topic_is_merged_in_its_order_where_the_format_can(
 
 
 @pytest.mark.statement("X5")
-@pytest.mark.parametrize("sink", lakes.KINDS)
+@pytest.mark.parametrize("sink", mark_long(lakes.KINDS, quick=["iceberg"]))
 @pytest.mark.parametrize("upstream", ["kafka"], indirect=True)
 def test_bad_records_are_kept_beside_a_table_of_files(
     composed: Composed, upstream: Upstream, runner: ConnectRunner, sink: str, tmp_path: Path

@@ -38,6 +38,7 @@ from dev.services import Services
 from tests.conformance.ledger.support import address, commit, planned, take
 from tests.conftest import endpoint_of
 from tests.support.kafka import endpoint_of as broker
+from tests.support.marks import mark_long
 from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
@@ -242,7 +243,7 @@ class Elsewhere:
         self.services.restart(self.name)
 
 
-@pytest.fixture(params=["postgres", "kafka"])
+@pytest.fixture(params=mark_long(["postgres", "kafka"], quick=["postgres"]))
 def elsewhere(request: pytest.FixtureRequest, services: Services) -> Iterator[Elsewhere]:
     """Each transport on a server that only it uses."""
     name = f"{request.param}:push"

@@ -39,6 +39,7 @@ def composed(
 
 
 @pytest.mark.statement("K1", "X1")
+@pytest.mark.long
 def test_every_row_arrives_with_its_values(
     composed: Composed, runner: ConnectRunner, database: Endpoint, lake_cluster: Cluster
 ) -> None:

@@ -486,6 +486,7 @@ def test_what_a_later_snapshot_cannot_correct_is_said_when_it_is_planned(
             ports.hydrator().run()
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_lost_follows_a_plan_of_two_snapshots(
     composed: Composed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

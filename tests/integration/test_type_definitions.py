@@ -12,6 +12,7 @@ from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from tests.integration.attempts import another
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration
@@ -49,7 +50,7 @@ DEEP = [
 ]
 
 
-@pytest.mark.parametrize("there", ["missing", "append", "upsert", "replace"])
+@pytest.mark.parametrize("there", mark_long(["missing", "append", "upsert", "replace"], quick=["append"]))
 @pytest.mark.parametrize(
     ("setup", "here", "other", "column", "words"),
     [

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.system
 
 
 @pytest.mark.statement("P11")
+@pytest.mark.long
 def test_a_closed_gate_gives_the_worker_slot_back(installation: Installation):
     """P11: paused with nothing in flight the lane is deferred; resumed, it comes back by itself."""
     ledger = installation.ledger

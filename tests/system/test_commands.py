@@ -47,6 +47,7 @@ def test_doctor_looks_at_everything(installation: Installation):
     assert any("cannot be reached" in one["finding"] for one in json.loads(ill.stdout) if one["result"] == "problem")
 
 
+@pytest.mark.long
 def test_wrong_use_and_failure_have_their_codes(installation: Installation):
     unknown = installation.cli("status", "raw.nowhere")
     assert (unknown.returncode, unknown.stdout) == (2, "")
@@ -57,6 +58,7 @@ def test_wrong_use_and_failure_have_their_codes(installation: Installation):
     assert installation.cli("ranges").returncode == 2
 
 
+@pytest.mark.long
 def test_verify_and_ranges_of_a_hydration(installation: Installation):
     """By the target's table: its checksums are those of the markers, and every range is listed."""
     assert installation.first("postgres_hydrate").ends() == "success"

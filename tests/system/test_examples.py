@@ -94,6 +94,7 @@ def test_the_lake_s_example_hydrates_its_tables(installation: Installation):
 
 
 @pytest.mark.statement("X1")
+@pytest.mark.long
 def test_the_example_of_mysql_hydrates_its_table(installation: Installation):
     """X1: row by row as two plain clients read them; a second run finds nothing to do."""
     erp.fill(installation.mysql, rows=20_000)

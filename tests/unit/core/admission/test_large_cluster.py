@@ -12,6 +12,7 @@ from airflow_provider_backpressure.core.gate.queue import Shared
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import commit, register, replan
+from tests.support.marks import mark_long
 from tests.unit.core.admission.test_gate import state
 
 LIMIT, JVM = 1_000_000, 100_000
@@ -111,7 +112,7 @@ def test_where_every_slot_fits_memory_never_limits_the_number_of_ranges() -> Non
 
 
 @pytest.mark.statement("S1")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", mark_long(range(2), quick=range(1)))
 def test_with_memory_for_one_range_each_executor_has_one(seed: int) -> None:
     """S1 by simulation: a range takes both cores, so that all executors work and never two ranges are on one."""
     cluster = Cluster([500_000], seed=seed)
@@ -119,7 +120,7 @@ def test_with_memory_for_one_range_each_executor_has_one(seed: int) -> None:
     assert (cluster.most, cluster.fullest) == (200, JVM + 500_000)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", mark_long(range(2), quick=range(1)))
 def test_where_cores_cannot_be_set_one_range_runs_on_the_whole_cluster(seed: int) -> None:
     """Its safe half: nothing makes Spark spread them."""
     cluster = Cluster([500_000], seed=seed, settable=False)
@@ -127,7 +128,7 @@ def test_where_cores_cannot_be_set_one_range_runs_on_the_whole_cluster(seed: int
     assert (cluster.most, cluster.fullest) == (1, JVM + 500_000)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mark_long(range(6), quick=range(2)))
 def test_ranges_of_different_sizes_fit_beside_each_other(seed: int) -> None:
     """Hydrations that share a cluster of eight cores an executor: each takes cores by its own ranges' memory."""
     sizes = [random.Random(seed).randrange(50_000, 800_000) for _ in range(3)]

@@ -29,7 +29,7 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
 
 
-@pytest.mark.parametrize("seed", mark_long(range(30), quick=range(4)))
+@pytest.mark.parametrize("seed", mark_long(range(30), quick=range(2)))
 def test_a_steady_load_brings_the_credits_to_rest(seed: int) -> None:
     """Whatever sink and maximum: after a third of the run the credits differ by one at the most."""
     flow = Case.of(seed).run()
@@ -45,7 +45,7 @@ def test_lanes_that_learn_each_for_itself_come_to_rest_together(seed: int, lanes
     assert max(credits) - min(credits) <= 1
 
 
-@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(3)))
+@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(1)))
 def test_ranges_of_different_sizes_move_the_credits_little(seed: int) -> None:
     """Sizes that differ by two are noise: the credits stay within a quarter of each other, or two."""
     flow = Case.of(seed, shape=skewed(seed)).run()
@@ -73,6 +73,7 @@ def test_what_was_taken_comes_back_with_the_sink(seed: int, to: float, lasting: 
     assert min(case.credits, int(GradedLimit().grow / case.each)) <= flow.moments[-1].credits + 1
 
 
+@pytest.mark.long
 def test_a_cluster_of_two_hundred_executors_is_shared() -> None:
     """Three hydrations with 300 credits each share 2,000 slots and a sink: each settles, none starves."""
     clock = EventClock()
@@ -163,7 +164,7 @@ def test_nothing_is_admitted_while_the_memory_is_not_seen(seed: int) -> None:
     assert again - 360.0 <= LOOK_SECONDS + DEFERRAL_SECONDS
 
 
-@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(3)))
+@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(1)))
 def test_an_idle_gate_with_every_signal_fine_lets_one_through(seed: int) -> None:
     """However drowned the sink was: between one range's end and the next admission lies no more than a deferral."""
     case = Case.of(seed, each=random.Random(seed).uniform(0.5, 6.0), credits=1 + seed, ranges=30)

@@ -13,6 +13,7 @@ from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.testing import COLUMNS, MemoryLedger
 from tests.conformance.ledger.support import commit, make_plan, register, take
+from tests.support.marks import mark_long
 
 PARTITIONS, OFFSETS = 4, 60
 WINDOW = LogWindow(topic="t", topic_id="1", start=dict.fromkeys(range(PARTITIONS), 7), end={0: 67, 1: 67, 2: 67, 3: 67})
@@ -36,7 +37,7 @@ def topic(ledger: MemoryLedger) -> tuple[str, str]:
 
 @pytest.mark.statement("F7", "M8")
 @pytest.mark.parametrize("most", [3, 6, 1000])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", mark_long(range(12), quick=range(3)))
 def test_it_is_never_told_as_further_than_it_is(monkeypatch: pytest.MonkeyPatch, most: int, seed: int) -> None:
     """F7, M8: whatever was cut; exact where the open ones are few enough to be asked for at once."""
     monkeypatch.setattr(module, "MOST", most)
