@@ -72,9 +72,9 @@ class StreamLane:
                     return self.found
                 self.lane.tables.task.log.warning("%s", error)
                 self.lane.select(self.planned)
-                self.lane.hydrations = {
-                    pair: one for pair, one in self.lane.hydrations.items() if pair in self.stream.pairs
-                }
+                sharing = {*self.stream.pairs}
+                self.lane.hydrations = {pair: one for pair, one in self.lane.hydrations.items() if pair in sharing}
+                self.found.failed = {pair: why for pair, why in self.found.failed.items() if pair not in sharing}
             except BackpressureError as error:
                 self._fail(error)
                 return self.found
@@ -94,6 +94,7 @@ class StreamLane:
         again = [pair for pair in self.stream.again if pair in self.planned.ids]
         for pair in again:
             self.lane.tables.task.log.warning("%s is read again: %s", pair.table, self.stream.again[pair])
+            self.lane.failed.pop(pair.table, None)
             with self.stream.leave_out_refused(pair), self.lane.tables.open(pair) as opened:
                 opened.close_plan()
         if again:
@@ -109,7 +110,7 @@ class StreamLane:
         while True:
             epochs = self.stream.fence(between=True)
             unread, closed = self._find_unread(), False
-            if begun and unread and all(epochs.get(one.id) for one in unread.values()):
+            if begun and unread:
                 closed = self._replay(follow).outcome is Outcome.CLOSED or self.stream.has_open_windows()
                 epochs = self.stream.fence(between=True) if closed else epochs
                 unread = self._find_unread()
@@ -121,10 +122,11 @@ class StreamLane:
 
     def _find_unread(self) -> dict[TablePair, Hydration]:
         """Return the tables of which this lane has ranges to read, and that have not failed in this task."""
+        gone = {*self.stream.left_out, *self.stream.parked, *self.found.failed}
         return {
             pair: one
             for pair, one in self.stream.find_unread().items()
-            if pair in self.planned.ids and pair not in self.found.failed and pair.table not in self.lane.failed
+            if pair in self.planned.ids and pair not in gone and pair.table not in self.lane.failed
         }
 
     def _drain(self, drain: Drain, clock: LaneClock) -> bool:
@@ -152,10 +154,10 @@ class StreamLane:
         return bool(paused)
 
     def _fail_unread(self) -> None:
-        """Let a table fail of which ranges are in flight in another task, or were in one that is dead."""
+        """Let a table fail that has ranges left of which this task has none in flight."""
         for pair in self._find_unread():
             self.found.failed[pair] = LedgerUnavailable(
-                f"Ranges of {pair.table} are in flight in another task: what is left continues once they are over."
+                f"Ranges of {pair.table} are left, in flight in another task or opened again: a later try reads them."
             )
 
     def _own(self) -> set[TablePair]:

@@ -41,11 +41,11 @@ class Turn:
     until: float | None
     """When, by a clock, no more ranges are begun; ``None``: until none is left."""
     epochs: Mapping[str, int]
-    """Under which ranges are read, by the ids of hydrations: attempts of any other lane are refused then."""
+    """Under which ranges of tables that share the log are read, by the ids of hydrations."""
 
     def check(self, hydration_id: str, plan: Plan) -> None:
         """Raise ``LedgerUnavailable`` where another lane has taken the table since: its windows may be on their way."""
-        if plan.epoch != self.epochs.get(hydration_id, plan.epoch):
+        if plan.stream and plan.epoch != self.epochs.get(hydration_id):
             raise LedgerUnavailable(
                 f"Another lane continues plan {plan.plan_id} of {plan.write.fence} (epoch {plan.epoch})."
             )
@@ -148,7 +148,7 @@ class TableLane:
         follows = plan is None or (plan.consistency is Consistency.CATCH_UP and not plan.stream)
         if not follows and hydration.failure is None and plan is not None and not ledger.counts(plan.plan_id).open:
             return LaneResult(outcome=Outcome.DONE, committed=0)
-        if self._is_paused(clock):
+        if self._is_paused(clock) or self._is_opened_again(hydration):
             return LaneResult(outcome=Outcome.PAUSED, committed=0)
         with self.tables.open(pair) as opened:
             self.tables.hold(hydration)
@@ -169,6 +169,11 @@ class TableLane:
         """
         until = self.turn.until if self.turn is not None else None
         return self._paused and until is not None and clock.monotonic() >= until
+
+    def _is_opened_again(self, hydration: Hydration) -> bool:
+        """Whether a table that shares a log was whole when the turn began: its ranges are read in the next one."""
+        shares = hydration.plan is not None and bool(hydration.plan.stream)
+        return shares and self.turn is not None and hydration.id not in self.turn.epochs
 
     def _cancel(self) -> None:
         self._over.set()

@@ -3,8 +3,8 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from airflow_provider_backpressure.core.snapshot.table_refusals import find_refu
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,
-    PlanSuperseded,
+    LedgerUnavailable,
     SinkRefused,
     SnapshotLost,
     Terminal,
@@ -111,8 +111,8 @@ class TableStream:
     """Why tables are in no window from here on."""
     parked: dict[TablePair, Exception] = field(default_factory=dict)
     """Why windows could not be replayed into tables, which are left out from here on."""
-    reading: frozenset[TablePair] = frozenset()
-    """Tables with ranges left that windows are replayed into. Only :meth:`fence` may say so."""
+    reading: Mapping[TablePair, int] = field(default_factory=dict)
+    """Tables with ranges left that windows are replayed into, with the epoch that :meth:`fence` has given each."""
     between: bool = False
     """Whether ranges are read behind the windows that are planned next."""
     again: dict[TablePair, str] = field(default_factory=dict)
@@ -138,19 +138,24 @@ class TableStream:
 
     @contextmanager
     def open_members(self) -> Iterator[dict[TablePair, Member]]:
-        """Open the tables that are read as a whole, or in turns with windows, and can be in a window."""
-        known = self.find_members()
-        counts = self.tables.shared.ledger.counts
-        whole = {
-            pair: one
-            for pair, one in known.items()
-            if pair not in self.parked
-            and one.plan is not None
-            and one.plan.epoch
-            and (pair in self.reading or not counts(one.plan.plan_id).open)
-        }
-        with self._open_all(whole) as members:
+        """Open the tables that can be in a window: they are read as a whole, or have the epoch of :meth:`fence`.
+
+        ``LedgerUnavailable`` where another task reads one, or its ranges were opened again: it would be left out.
+        """
+        with self._open_all(dict(self._find_ready())) as members:
             yield members
+
+    def _find_ready(self) -> Iterator[tuple[TablePair, Hydration]]:
+        counts = self.tables.shared.ledger.counts
+        for pair, one in self.find_members().items():
+            if one.plan is None or not one.plan.epoch or pair in self.parked:
+                continue
+            if counts(one.plan.plan_id).open:
+                if pair in self.left_out:
+                    continue
+                if self.reading.get(pair) != one.plan.epoch:
+                    raise LedgerUnavailable(f"Ranges of {pair.table} are read by another task, or were opened again.")
+            yield pair, one
 
     def find_unread(self) -> dict[TablePair, Hydration]:
         """Return the members of which ranges are still to be read."""
@@ -162,29 +167,28 @@ class TableStream:
         """Refuse every attempt of before at the ranges that tables have left, so that windows may go in between them.
 
         ``between``: whether ranges are read behind the windows. Returns the epochs under which ranges are read from now
-        on, by the ids of the hydrations; 0 where another plan has taken a table. A table that is refused is left out.
-        ``LedgerUnavailable`` where another run has the log by now.
+        on, by the ids of the hydrations. A table that is refused for good is left out. ``LedgerUnavailable`` where
+        another run has the log by now.
         """
-        self.reading, self.between = frozenset(), between
+        self.reading, self.between = {}, between
         if (own := self.find_hydration()) is not None:
             self.tables.hold(own)
-        for pair, one in self._find_open().items():
-            if one.plan is None or not one.plan.epoch:
-                # A task was killed between ledger and target.
-                with self.leave_out_refused(pair), self.tables.open(pair) as opened:
-                    opened.take_target()
+        fenced: dict[TablePair, Plan] = {}
         known = self._find_open()
-        if not known:
-            return {}
-        epochs, fenced = dict.fromkeys((one.id for one in known.values()), 0), set()
-        with self.open() as stream:
+        with self.open() if known else nullcontext() as stream:
             for pair, one in known.items():
                 # One by one: each has a connection of its own.
-                with self.leave_out_refused(pair), self._open_all({pair: one}) as members, suppress(PlanSuperseded):
-                    epochs[one.id] = stream.stream_planner().fence(members[pair]).epoch
-                    fenced.add(pair)
-        self.reading = frozenset(fenced)
-        return epochs
+                with self.leave_out_refused(pair):
+                    if one.plan is not None and not one.plan.epoch:
+                        # A task was killed between ledger and target.
+                        with self.tables.open(pair) as opened:
+                            opened.take_target()
+                    taken = self.tables.shared.ledger.hydration(one.id)
+                    with self._open_all({pair: taken}) as members:
+                        assert stream is not None, "there are members"
+                        fenced[pair] = stream.stream_planner().fence(members[pair])
+        self.reading = {pair: plan.epoch for pair, plan in fenced.items()}
+        return {known[pair].id: plan.epoch for pair, plan in fenced.items()}
 
     def _find_open(self) -> dict[TablePair, Hydration]:
         """Return the members that have ranges left, and can be in a window."""
@@ -196,8 +200,6 @@ class TableStream:
         """Leave a table out that is refused for good, and let the others continue."""
         try:
             yield
-        except PlanSuperseded:
-            raise
         except Terminal as error:
             self.left_out[pair] = error
             self.tables.task.log.error("%s is left out, and the others continue: %s", pair.table, error)
@@ -265,19 +267,24 @@ class TableStream:
         return planned is not None or bool(unfinished)
 
     def find_stand(self) -> tuple[Plan, Stand]:
-        """Return the plan of the windows, and how far it brings the tables; raise where that is not far enough."""
+        """Return the plan of the windows, and how far it brings the tables; raise where windows are open."""
         with self.open() as opened:
             plan, found = opened.stream_planner().find_stand()
             opened.completion(plan).check()
             return plan, found
 
-    def finish(self, plan: Plan) -> None:
-        """End the hydration of the log: tables without ranges left are as their sources were at one moment."""
-        unread = {one.plan.plan_id for one in self.find_unread().values() if one.plan is not None}
-        whole = tuple(table for table in plan.tables if table.plan_id not in unread)
-        with self.open() as opened:
-            opened.sink.complete(replace(plan, tables=whole))
-            opened.ledger.finish(self.id)
+    def finish(self, plan: Plan, found: Stand, *, failed: Collection[TablePair]) -> None:
+        """End the hydration of the log where all tables that it is replayed into are consistent.
+
+        ``failed``: those that are not, as their verification says.
+        """
+        lacking, inside = {*failed, *self.find_unread()}, {table.plan_id for table in plan.tables}
+        members = self.find_members()
+        left = [pair for pair in lacking & members.keys() if (own := members[pair].plan) and own.plan_id in inside]
+        if found.reached and not left:
+            with self.open() as opened:
+                opened.sink.complete(plan)
+                opened.ledger.finish(self.id)
 
     def let_go(self) -> None:
         """Let other runs have the log and its tables."""

@@ -139,7 +139,7 @@ class VerifyHydrationOperator(HydrationTask):
             held = {**{found.id: found for found in every.values()}, **({planned.stream: known.get(planned.stream)})}
             tables.heard |= {found.id for found in held.values() if found is not None and found.holder is not None}
             tables.over = self.await_runs([found for found in held.values() if found is not None], context["ti"])
-            log, lost = self._finish_log(stream, planned)
+            log, lost = self._find_stand(stream, planned)
 
             def verify(pair: TablePair) -> Verified:
                 if lost is not None and stream is not None and pair in stream.pairs:
@@ -150,6 +150,8 @@ class VerifyHydrationOperator(HydrationTask):
                 work=verify, most=lambda: VERIFIED_AT_ONCE, on_end=tables.report
             )
             found = pool.run(planned.ids)
+            if stream is not None and log is not None:
+                stream.finish(*log, failed=found.failed)
             if stream is not None and lost is None and not {*stream.pairs} & found.failed.keys():
                 stream.let_go()
             tables.check(found.failed, total=len(planned.ids) + len(planned.failed), before=planned.failed)
@@ -158,18 +160,16 @@ class VerifyHydrationOperator(HydrationTask):
                 self._tell(context, hydration_asset(declared.source, declared.sink), extra)
             return {"tables": len(facts), "rows": sum(extra["rows"] for extra in facts.values())}
 
-    def _finish_log(
+    def _find_stand(
         self, stream: TableStream | None, planned: PlannedTables
     ) -> tuple[tuple[Plan, Stand] | None, BackpressureError | None]:
-        """End the hydration of the log that tables share; return how far it brings them, or why it does not."""
+        """Return how far the log that tables share brings them, or why it does not."""
         if stream is None or not any(pair in planned.ids for pair in stream.pairs):
             return None, None
         try:
-            log = stream.find_stand()
-            stream.finish(log[0])
+            return stream.find_stand(), None
         except BackpressureError as error:
             return None, error
-        return log, None
 
     def _verify_table(
         self,

@@ -5,7 +5,7 @@ of a log makes such rows by :func:`change`, or bytes that are the same; the sink
 nothing of a window has to be held in memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
 from typing import Protocol, cast
 
@@ -72,8 +72,8 @@ class SharedChanges(Protocol):
         """Yield rows as :class:`Changes` does, with the place of their table; each table's in the log's order."""
         ...
 
-    def await_visible(self, number: int) -> None:
-        """Wait until every reader of the source that begins now sees the changes of a table that were returned.
+    def await_visible(self, numbers: Collection[int]) -> None:
+        """Wait until every reader of the source that begins now sees the changes of these tables that were returned.
 
         ``SourceUnavailable`` where that takes too long.
         """

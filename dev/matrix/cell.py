@@ -2,12 +2,14 @@
 
 Reads what to do as JSON from its input, and writes one line of JSON for each hydration: its name, and empty text or
 what went wrong. One of them is held back: its memory is read, its task is marked as failed and ends its work in Spark,
-and cleared while the hydration is paused it is deferred until that is resumed, although the triggerer is killed. At
-last it is looked whether others can see it: in the providers' list, the page, asset events with the frontier, metrics
-and the commands.
+and cleared while the hydration is paused it is deferred until that is resumed, although the triggerer is killed. Then
+its task and the scheduler are killed while a range is read, and another try of the task continues. At last it is looked
+whether others can see it: in the providers' list, the page, asset events with the frontier, metrics and the commands.
 """
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -87,8 +89,11 @@ def _interrupt(airflow: Airflow, hold: Path, *, applications: bool) -> str:
         found = airflow.request("GET", f"/backpressure/api/hydrations?dag_id={HELD}")["hydrations"]
         return dict(found[0]) if found else {}
 
-    def state() -> str:
-        return str(airflow.request("GET", path)["state"])
+    def task() -> dict[str, Any]:
+        return dict(airflow.request("GET", path))
+
+    def is_read() -> bool:
+        return time.time() - waits.stat().st_mtime < SILENCE
 
     def steer(act: str) -> None:
         airflow.request(
@@ -100,7 +105,7 @@ def _interrupt(airflow: Airflow, hold: Path, *, applications: bool) -> str:
         if not applications:
             _until(lambda: hydration().get("memory_used"), "no memory was read")
         airflow.request("PATCH", path, {"new_state": "failed"})
-        _until(lambda: time.time() - waits.stat().st_mtime > SILENCE, "its work in Spark was not interrupted")
+        _until(lambda: not is_read(), "its work in Spark was not interrupted")
         steer("pause")
         again = {
             "dry_run": False,
@@ -110,13 +115,20 @@ def _interrupt(airflow: Airflow, hold: Path, *, applications: bool) -> str:
             "only_failed": False,
         }
         airflow.request("POST", f"/api/v2/dags/{HELD}/clearTaskInstances", again)
-        _until(lambda: state() == "deferred", "its task was not deferred while it was paused")
+        _until(lambda: task()["state"] == "deferred", "its task was not deferred while it was paused")
         airflow.kill("triggerer")
         airflow.restart("triggerer")
-        hold.unlink()
         steer("resume")
+        _until(is_read, "its range was not read again")
+        killed = task()
+        os.kill(killed["pid"], signal.SIGKILL)
+        airflow.kill("scheduler")
+        hold.unlink()
+        airflow.restart("scheduler")
         if wrong := _failure(airflow, HELD, run_id):
             return wrong
+        if task()["try_number"] == killed["try_number"]:
+            return "no other try of its task has continued"
         detail = airflow.request("GET", f"/backpressure/api/hydrations/{hydration()['id']}")
         return "" if detail["range_memory_bytes"] else "what a range takes of an executor was not learned"
     except TimeoutError as error:

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
@@ -13,10 +14,12 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_backpressure.connectors.postgres.tasks import connections
 from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import Fold
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.stream_windows import StreamPlanner
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceUnavailable, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import plan as planning
+from airflow_provider_backpressure.operators.stream_lane import StreamLane
 from tests.support.ledgers import new_ledger
 from tests.support.local_runner import LocalRunner
 from tests.support.marks import mark_long
@@ -201,6 +204,12 @@ def test_an_error_of_the_server_parks_no_table(flow: OperatorFlow, monkeypatch: 
     assert plans(flow) == before
 
 
+def find_consistent(flow: OperatorFlow) -> list[str]:
+    """Return the targets that are said to have the rows of one moment."""
+    query = "SELECT target FROM raw.backpressure_plan WHERE consistent AND target LIKE 'raw._' ORDER BY target"
+    return [name for (name,) in flow.do(query)]
+
+
 @pytest.mark.statement("W6")
 @pytest.mark.parametrize("tries", mark_long([0, 2], quick=[0]))
 def test_a_table_whose_ranges_fail_gets_its_changes_and_is_continued(
@@ -231,12 +240,41 @@ def test_a_table_whose_ranges_fail_gets_its_changes_and_is_continued(
     assert changed == 10, "also of rows that were not read yet"
     with pytest.raises(AirflowFailException, match=r"public\.b"):
         flow.verify(tables)
-    query = "SELECT target, consistent FROM raw.backpressure_plan WHERE target LIKE 'raw._' ORDER BY target"
-    assert flow.do(query) == [("raw.a", True), ("raw.b", False), ("raw.c", True)]
+    assert find_consistent(flow) == ["raw.a", "raw.c"]
     flow.do(*(f"UPDATE {name} SET v = 2 WHERE id < 50" for name in flow.names), "DELETE FROM b WHERE id = 3")
     assert flow.with_run("run 2").run()
     assert flow.differs() == {}
     assert plans(flow) == before
+
+
+@pytest.mark.statement("W4")
+def test_no_table_is_consistent_that_the_last_windows_have_not_reached(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W4: every range is in and the log could not be replayed behind them; verification runs all the same."""
+    tables = flow.plan()
+    flow.do(*(f"UPDATE {name} SET v = 1" for name in flow.names))
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamLane, "_follow", Mock(side_effect=SourceUnavailable("The source does not answer.")))
+        with pytest.raises(TablesFailed):
+            flow.hydrate(tables)
+    with pytest.raises(AirflowFailException):
+        flow.verify(tables)
+    assert find_consistent(flow) == []
+
+
+@pytest.mark.statement("W6")
+def test_a_table_that_is_refused_before_its_first_range_is_left_out(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W6: a task was killed between ledger and target. Its cause is named, and the others are followed."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "take_target", lambda self, hydration, plan: plan)
+        tables = flow.plan()
+    flow.do("CREATE SCHEMA IF NOT EXISTS raw", "CREATE TABLE raw.b AS SELECT 1 AS id", "UPDATE a SET v = 1")
+    with pytest.raises(AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*already holds rows"):
+        flow.hydrate(tables)
+    assert flow.differs("a", "c") == {}
 
 
 @pytest.mark.statement("W6")

@@ -19,9 +19,10 @@ from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators.stream_lane import StreamLane
 from airflow_provider_backpressure.operators.table_lane import TableLane
+from airflow_provider_backpressure.operators.table_stream import StreamSession, TableStream
 from tests.support.local_runner import LocalRunner
 from tests.support.operator_flow import OperatorFlow, writing
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.integration
 
@@ -192,6 +193,96 @@ def test_a_lane_whose_run_is_over_refuses_nobody_s_ranges(flow: OperatorFlow, mo
     with pytest.raises(TablesFailed, match="Run run 2 has this hydration now"):
         flow.hydrate(tables)
     assert epochs == [find_epochs()]
+
+
+@pytest.mark.statement("W4", "X2")
+def test_a_lane_that_was_overtaken_plans_no_window(flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W4, X2: it was frozen behind its fence; a range that the other lane reads would take back what it brings."""
+    tables, real = flow.plan(), StreamSession.plan_windows
+
+    def overtake(self):
+        if self.stream.reading:
+            replace(self.stream, reading={}).fence(between=True)
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamSession, "plan_windows", overtake)
+        with pytest.raises(TablesFailed, match="are read by another task"):
+            flow.hydrate(tables)
+    flow.hydrate(tables)
+    flow.verify(tables)
+    assert flow.differs() == {}
+
+
+@pytest.mark.statement("W4", "X2")
+@pytest.mark.parametrize("final", [False, True])
+def test_a_range_that_is_opened_again_costs_no_other(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch, final: bool
+) -> None:
+    """W4, X2: while ranges are read, or while the last windows are replayed. It is read under an epoch of its own."""
+    park(flow)
+    third, opened = flow.with_run("run 3"), list[bool]()
+    tables = third.plan()
+    before = {one.id: one.plan.plan_id for one in flow.hydrations() if one.plan and one.plan.stream}
+    fence, replay = TableStream.fence, StreamLane._replay
+
+    def reopen(stream: TableStream) -> None:
+        whole = [one.plan for pair, one in stream.find_members().items() if one.plan and pair not in stream.reading]
+        if not opened:
+            opened.append(stream.tables.shared.ledger.reopen(whole[0].plan_id, 0, who="somebody"))
+
+    def fence_first(self, *, between):
+        found = fence(self, between=between)
+        if not between:
+            reopen(self)
+        return found
+
+    def replay_first(self, follow):
+        result = replay(self, follow)
+        if self.stream.between:
+            reopen(self.stream)
+        return result
+
+    with monkeypatch.context() as patch:
+        if final:
+            patch.setattr(TableStream, "fence", fence_first)
+            with pytest.raises(TablesFailed, match="were opened again"):
+                third.hydrate(tables)
+        else:
+            patch.setattr(StreamLane, "_replay", replay_first)
+            third.hydrate(tables)
+    assert opened == [True]
+    flow.do(*(f"UPDATE {name} SET v = 3" for name in flow.names))
+    assert flow.with_run("run 4").run()
+    flow.with_run("run 5").run()
+    assert flow.differs() == {}
+    assert {one.id: one.plan.plan_id for one in flow.hydrations() if one.plan and one.plan.stream} == before
+
+
+@pytest.mark.statement("W4")
+@pytest.mark.long
+def test_a_table_whose_ranges_fail_keeps_the_task_from_no_end(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W4: rows of it that were not read yet change all the time, and the log shows none of their long values."""
+    tables, real = flow.plan(), LocalRunner.run
+
+    def fail(self, spec):
+        if spec.write.fence != "raw.b" or spec.tables:
+            return real(self, spec)
+        failed: Future[Any] = Future()
+        failed.set_exception(RangeFailed("Its rows cannot be read."))
+        return failed
+
+    def change(over: threading.Event) -> None:
+        number = 0
+        while not over.wait(0.02):
+            number += 1
+            flow.do(f"UPDATE b SET v = v + 1 WHERE id = {number % 100 + 1}")
+
+    monkeypatch.setattr(LocalRunner, "run", fail)
+    with beside(change), pytest.raises(TablesFailed, match=r"1 of 3 tables have failed:\n- public\.b"):
+        flow.hydrate(tables)
 
 
 @pytest.mark.statement("W4")

@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         name="a window between ranges goes in before readers see it",
         module="connectors/postgres/tasks/change_apply.py",
-        right="            changes.await_visible(number)",
-        wrong="            pass",
+        right="    changes.await_visible(changed)",
+        wrong="    pass",
         test="integration/test_replayed_changes.py::test_a_window_between_ranges_goes_in_once_readers_see_it",
     ),
     Mutant(

@@ -170,11 +170,9 @@ class StreamPlanner:
         """Return a table's plan with a new epoch: no attempt that was made before is let in any more.
 
         Before windows go in between its ranges. A range that was begun before them may not see what they bring, and
-        one that is begun after them sees it all: each window has waited for that, unless the table was whole by then.
+        one that is begun after them sees it all: each window has waited for that.
         """
-        plan, stream = member.plan, self.ledger.hydration(self.stream).plan
-        if stream is not None and any(each.plan_id == plan.plan_id and not each.reading for each in stream.tables):
-            open_shared_log(member.source, self.stream).await_older()
+        plan = member.plan
         epoch = member.sink.renew(plan.plan_id)
         if epoch is None:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.fence}.")

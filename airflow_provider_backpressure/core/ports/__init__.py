@@ -136,13 +136,6 @@ class SharedTableLog(ChangeLog, Protocol):
         """
         ...
 
-    def await_older(self) -> None:
-        """Wait until reads that begin now see every change that the log has shown by now.
-
-        ``SourceUnavailable`` where transactions of before do not end.
-        """
-        ...
-
 
 @runtime_checkable
 class SharesLog(Protocol):

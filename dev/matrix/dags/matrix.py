@@ -1,6 +1,7 @@
 """One small hydration for each way that rows take, run in every cell of the matrix."""
 
 import os
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG
@@ -26,7 +27,9 @@ FLOWS: dict[str, dict[str, Any]] = {
 }
 
 for name, flow in FLOWS.items():
-    with DAG(f"matrix_{name}", schedule=None, catchup=False) as dag:
+    # A try that is killed is followed by another one at once.
+    again = {"retry_delay": timedelta(seconds=1)}
+    with DAG(f"matrix_{name}", schedule=None, catchup=False, default_args=again) as dag:
         sink = PostgresSink(conn_id="warehouse", table=f"{TARGETS}.{name}")
         budget = Budget(credits=2, range_rows=RANGE_ROWS)
         hydrate(**{"sink": sink, "spark_conn_id": "spark", "budget": budget, **flow})

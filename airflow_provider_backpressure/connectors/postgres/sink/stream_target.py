@@ -47,15 +47,8 @@ class PostgresStreamTarget(PostgresTarget):
         return False
 
     def complete(self, plan: Plan) -> None:
-        """See :meth:`..core.ports.sink.Sink.complete`: all tables are as their sources were at one moment."""
-
-        def mark(connection: Connection) -> None:
-            mark_consistent(connection, self._plans, fence=self._fence, plan=plan)
-            for table in plan.tables:
-                each = replace(plan, plan_id=table.plan_id)
-                mark_consistent(connection, self._plans, fence=table.write.fence, plan=each)
-
-        self._session.transaction(mark)
+        """See :meth:`..core.ports.sink.Sink.complete`. Each table's own plan says whether that table is consistent."""
+        self._session.transaction(lambda each: mark_consistent(each, self._plans, fence=self._fence, plan=plan))
 
     def _create(self, connection: Connection, write: WriteSpec) -> None:
         """Create nothing."""

@@ -98,7 +98,7 @@ class PostgresLog:
         self._publish()
         try:
             start = self._with_mark(self._make_slot(), self._sign(self._publication(), ""))
-            self.await_older()
+            self._await_older()
         except BackpressureError:
             self._give_up()
             raise
@@ -112,20 +112,6 @@ class PostgresLog:
             )
         log.info("The log of %s is kept from %s on by the slot %s.", self._label, lsn(start.at).text, self.stream)
         return start
-
-    def await_older(self) -> None:
-        """Wait until readers of the table see every transaction that has begun by now.
-
-        A commit may be in the log before it is visible, and after the last that is over. So a number of our own is
-        taken: it is behind those of all of them.
-        """
-        last = self._session.value(_OWN)
-
-        def gone() -> bool | None:
-            return True if self._session.value(_OLDEST) >= last else None
-
-        if PollPolicy().until(gone, timeout=SLOT_SECONDS, clock=self._clock) is None:
-            raise self._too_long()
 
     def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
         flushed = self._kept(start).flushed
@@ -365,6 +351,20 @@ class PostgresLog:
             if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
                 raise self._too_long() from error
             raise
+
+    def _await_older(self) -> None:
+        """Wait until every transaction that the slot does not show is visible to readers of the table.
+
+        A commit may be in the log before it is visible, and after the last that is over. So a number of our own is
+        taken: it is behind those of all of them.
+        """
+        last = self._session.value(_OWN)
+
+        def gone() -> bool | None:
+            return True if self._session.value(_OLDEST) >= last else None
+
+        if PollPolicy().until(gone, timeout=SLOT_SECONDS, clock=self._clock) is None:
+            raise self._too_long()
 
     def _too_long(self) -> SourceUnavailable:
         return SourceUnavailable(

@@ -102,7 +102,7 @@ class SharedTableLog(PostgresLog):
             join(self._session, self.stream, self._table)
         mark = self._publication()
         flushed = self._there("what was not replayed yet", "that was not replayed yet").flushed
-        self.await_older()
+        self._await_older()
         log.info("%s shares the slot %s from %s on.", self._table, self.stream, flushed.text)
         return self._with_mark(flushed, mark)
 

@@ -88,11 +88,12 @@ def _fill_tables(
     for number in sorted(changed):
         with name_table(spec.tables[number], names=_is_of_table), SINK.translate_errors(sink):
             folds[number].apply(changes.tables[number])
-    for number in sorted(changed):
-        if spec.tables[number].reading:
-            # A range that is read once the window is in must not take back what it has brought.
-            changes.await_visible(number)
-    read_at = [LogPosition.parse(table.read_at) for table in changes.tables if table.read_at]
+    # A range that is read once the window is in must not take back what it has brought, also of a table that is whole:
+    # its ranges can be opened again.
+    changes.await_visible(changed)
+    # A table with ranges left is read later than any value that was asked for here.
+    whole = [found for found, table in zip(changes.tables, spec.tables, strict=True) if not table.reading]
+    read_at = [LogPosition.parse(found.read_at) for found in whole if found.read_at]
     return SliceResult(
         slice_id=spec.slices[0].slice_id,
         rows=total.rows,

@@ -99,7 +99,8 @@ class LogChanges:
         self._source, self._read, self._bounds, self._name = source, read, bounds, name
         self._slot, self._table, self._key = said["slot"], (said["schema"], said["table"]), tuple(key)
         self._lost: list[str] = []
-        self._xids: Collection[int] = ()
+        self.xids: Collection[int] = ()
+        """Transactions whose changes were returned."""
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the slot is gone, or was moved past the window."""
@@ -135,7 +136,7 @@ class LogChanges:
             added=self._read.added,
             number=self._number(),
         )
-        self._xids = decoder.xids
+        self.xids = decoder.xids
         return decoder
 
     def messages(self) -> Iterator[list[bytes]]:
@@ -169,7 +170,8 @@ class LogChanges:
             SOURCE.translate_errors(self._source),
             connect_source(self._source, name=name, every_row=True) as connection,
         ):
-            self._await_visible(connection)
+            # Before that, a row of the window would be taken for one that was deleted since.
+            _await_visible(connection, self.xids)
             for at in range(0, len(keys), AGAIN_ROWS):
                 some = keys[at : at + AGAIN_ROWS]
                 found = connection.execute(query, [list(values) for values in zip(*some, strict=True)])
@@ -179,28 +181,12 @@ class LogChanges:
                 ]
         self.read_at = position(self._source, self._name)
 
-    def await_visible(self) -> None:
-        """Wait until readers see what was returned; ``SourceUnavailable`` where that takes too long."""
-        if self._xids:
+    def await_visible(self, xids: Collection[int]) -> None:
+        """Wait until readers see these transactions; ``SourceUnavailable`` where that takes too long."""
+        if xids:
             name = reader_name(self._name)
             with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
-                self._await_visible(connection)
-
-    def _await_visible(self, connection: psycopg.Connection) -> None:
-        """Wait until readers see the window: before that, a row of it would be taken for one that was deleted since."""
-
-        def seen() -> bool | None:
-            row = connection.execute(_SNAPSHOT).fetchone()
-            assert row is not None, "a SELECT of functions has a row"
-            self._xids = TransactionSnapshot.parse(row[0]).list_unseen(self._xids)
-            return None if self._xids else True
-
-        if PollPolicy().until(seen, timeout=VISIBLE_SECONDS, clock=SystemClock()) is None:
-            raise SourceUnavailable(
-                f"{len(self._xids)} transactions that are in the log of the source are not seen by its readers after "
-                f"{VISIBLE_SECONDS:g} s: a commit may wait for a standby (synchronous_standby_names). A later attempt "
-                "reads the rows."
-            )
+                _await_visible(connection, xids)
 
     def _query(self) -> str:
         """Return what shows the window: the server stops behind the first record that reaches its end."""
@@ -258,6 +244,25 @@ class LogChanges:
             self._lost.append(diagnostic.message_primary or "")
 
 
+def _await_visible(connection: psycopg.Connection, xids: Collection[int]) -> None:
+    """Wait until readers see transactions; ``SourceUnavailable`` where that takes too long."""
+    left = xids
+
+    def seen() -> bool | None:
+        nonlocal left
+        row = connection.execute(_SNAPSHOT).fetchone()
+        assert row is not None, "a SELECT of functions has a row"
+        left = TransactionSnapshot.parse(row[0]).list_unseen(left)
+        return None if left else True
+
+    if PollPolicy().until(seen, timeout=VISIBLE_SECONDS, clock=SystemClock()) is None:
+        raise SourceUnavailable(
+            f"{len(left)} transactions that are in the log of the source are not seen by its readers after "
+            f"{VISIBLE_SECONDS:g} s: a commit may wait for a standby (synchronous_standby_names). A later attempt "
+            "reads the rows."
+        )
+
+
 class StreamChanges:
     """Implements :class:`..changes.SharedChanges`: one window of a slot, read once for several tables."""
 
@@ -273,9 +278,9 @@ class StreamChanges:
         for messages in first.messages():
             yield from splitter.rows(messages)
 
-    def await_visible(self, number: int) -> None:
+    def await_visible(self, numbers: Collection[int]) -> None:
         """See :meth:`..changes.SharedChanges.await_visible`."""
-        self.tables[number].await_visible()
+        self.tables[0].await_visible({xid for number in numbers for xid in self.tables[number].xids})
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,6 @@ class TableLog(Log):
 
     query: str = "table"
     error: Exception | None = None
-    awaited: int = 0
-
-    def await_older(self) -> None:
-        self.awaited += 1
 
     def check(self, position: LogPosition) -> None:
         if self.error is not None:
@@ -260,24 +256,6 @@ def test_windows_go_in_between_the_ranges_of_a_table_that_is_fenced(tables):
     second = tables.planner.follow([a, again]).planned.plan
     assert second.plan_id != plan.plan_id
     assert second.tables[1].epoch == epoch + 1
-
-
-@pytest.mark.statement("W4")
-def test_a_range_is_opened_again_once_readers_see_what_windows_brought(tables):
-    """W4: windows of a whole table do not wait for that; a range that missed them would take it back."""
-    a = tables.member("a", position=100)
-    shared = a.source.shared
-    tables.log.end = 150
-    tables.planner.fence(a)
-    assert shared.awaited == 0
-    a = replace(a, hydration=tables.ledger.hydration(a.hydration.id))
-    tables.planner.follow([a])
-    tables.planner.fence(a)
-    assert shared.awaited == 1
-    fenced = replace(a, hydration=tables.ledger.hydration(a.hydration.id), reading=True)
-    tables.planner.follow([fenced])
-    tables.planner.fence(fenced)
-    assert shared.awaited == 1, "windows of a table with ranges left have waited"
 
 
 @pytest.mark.statement("W4")
