@@ -1,6 +1,7 @@
 """Every kind of table as a source: each row in exactly one range, on a real server."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,26 @@ def test_a_column_that_may_be_null_has_a_range_for_it_before_any_is(database: En
     run(database, "ALTER TABLE t ALTER shop SET NOT NULL")
     ranges = [piece.bounds for piece in source.ranges(source.snapshot(), rows=100, bytes=MANY_BYTES)]
     assert ranges[-1] != NullBounds(column="shop")
+
+
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize("parts", range(2, 11))
+def test_an_open_range_with_rows_without_a_key_is_cut_to_its_end(database: Endpoint, opened: Open, parts: int) -> None:
+    """X1: two in five rows have none; every row is in one piece."""
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, k int)",
+        "INSERT INTO t SELECT g, CASE WHEN g < 60 THEN g END FROM generate_series(0, 99) g",
+    )
+    source = opened(split_column="k")
+    snapshot = source.snapshot()
+    (whole,) = source.ranges(snapshot, rows=1000, bytes=MANY_BYTES)
+    pieces = source.cut(source.read_spec(snapshot), whole.bounds, parts=parts)
+    assert pieces[-1] == NullBounds(column="k")
+    assert len(pieces) == parts + 1
+    ranges = [replace(whole, seq=seq, bounds=bounds) for seq, bounds in enumerate(pieces)]
+    rows = [row for piece in keys_by_range(database, source, snapshot, ranges) for row in piece]
+    assert sorted(number for number, _ in rows) == list(range(100))
 
 
 @pytest.mark.fault(20)
@@ -165,6 +186,22 @@ def test_partitions_and_children_have_blocks_of_their_own(database: Endpoint, op
     assert snapshot.key == (), "the key of the parent says nothing of its children"
     # By a column it can be read at any time, and then the children are read with it.
     assert_covered(database, opened(table="parent", split_column="a"), rows=500, query="TABLE parent")
+
+
+def test_a_partition_that_is_empty_has_a_range_too(database: Endpoint, opened: Open) -> None:
+    """Its first rows may come before the ranges are read."""
+    run(
+        database,
+        "CREATE TABLE t (a int) PARTITION BY RANGE (a)",
+        "CREATE TABLE now PARTITION OF t FOR VALUES FROM (0) TO (1000)",
+        "CREATE TABLE soon PARTITION OF t FOR VALUES FROM (1000) TO (2000)",
+        "INSERT INTO t SELECT g FROM generate_series(1, 999) g",
+    )
+    source = opened()
+    snapshot = source.snapshot()
+    ranges = list(source.ranges(snapshot, rows=500, bytes=MANY_BYTES))
+    run(database, "INSERT INTO t SELECT g FROM generate_series(1000, 1009) g")
+    assert sum(map(len, keys_by_range(database, source, snapshot, ranges))) == 1009
 
 
 def test_blocks_that_our_role_may_not_read_are_named(database: Endpoint, opened: Open) -> None:

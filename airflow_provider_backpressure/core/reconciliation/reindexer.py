@@ -122,9 +122,8 @@ class Rebuilt:
             missing = list(self._of_files(there, source, snapshot))
         else:
             columns = self._check_key(there, snapshot.split)
-            # Rows without a key are a range of their own.
-            nulls = () if snapshot.unique else columns
-            missing = [*self._of_key(there, source, columns), *self._of_nulls(there, nulls)]
+            pieces = list(self._of_key(there, source, columns))
+            missing = pieces if snapshot.unique or not columns else self._with_nulls(there, pieces, columns[0])
         first = self._first_new()
         return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate(missing, first))]
 
@@ -184,10 +183,18 @@ class Rebuilt:
             number = last - first - 1
             yield from source.cut(self.plan.read, gap, parts=number if 0 < number < every else every)
 
-    @staticmethod
-    def _of_nulls(there: Sequence[RangeRecord], columns: tuple[str, ...]) -> Iterator[Bounds]:
-        if columns and not _select_kind(there, NullBounds):
-            yield NullBounds(column=columns[0])
+    def _with_nulls(self, there: Sequence[RangeRecord], pieces: Sequence[Bounds], column: str) -> list[Bounds]:
+        """Return the pieces with the rows without a key once: a range of their own, unless one piece is all of it."""
+        keyed: list[Bounds] = [bounds for bounds in pieces if not isinstance(bounds, NullBounds)]
+        is_whole = any(isinstance(bounds, KeyBounds) and bounds.is_open for bounds in keyed)
+        if not _select_kind(there, NullBounds):
+            return keyed if is_whole else [*keyed, NullBounds(column=column)]
+        if is_whole:
+            raise LedgerRefused(
+                f"Of plan {self.plan.plan_id} only the rows without {column} are committed, and the others cannot "
+                f"be cut, so the rest of the plan cannot be listed again: {RESTART}."
+            )
+        return keyed
 
     def _of_log(self, there: Sequence[RangeRecord], window: LogWindow) -> Iterator[Bounds]:
         taken = _select_kind(there, OffsetBounds)

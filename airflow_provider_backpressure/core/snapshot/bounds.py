@@ -71,6 +71,8 @@ class KeyBounds:
             )
         if start is not None and start == end:
             raise InvalidDeclaration(f"The range {self} is empty.")
+        if (start is not None and None in start) or (end is not None and None in end):
+            raise InvalidDeclaration(f"Bounds of {', '.join(self.columns)} are values, and NULL is none.")
 
     @property
     def is_open(self) -> bool:

@@ -167,11 +167,14 @@ def _has_between(session: Session, table: KeyedTable, last: Values, found: Value
 def cut_range(
     session: Session, table: KeyedTable, bounds: KeyBounds, columns: Sequence[Column], *, parts: int
 ) -> list[Bounds]:
-    """Return pieces with about as many rows each, each boundary found from the one before."""
+    """Return pieces with about as many rows each, each boundary found from the one before.
+
+    Rows without a key, which open bounds hold too, are a piece of their own, and not counted.
+    """
     return cut_evenly(
         bounds,
         columns,
-        rows=int(session.value(table.rows("COUNT(*)", bounds))),
+        rows=int(session.value(table.rows(f"COUNT({table.key[0].sql})", bounds))),
         parts=parts,
         find_boundaries=lambda step: _steps(session, table, bounds, step),
     )
@@ -180,8 +183,11 @@ def cut_range(
 def _steps(session: Session, table: KeyedTable, bounds: KeyBounds, step: int) -> Iterator[Values]:
     order = ", ".join(column.sql for column in table.key)
     left = bounds
+    # Rows without a key would be before all others.
+    present = f"{table.key[0].sql} IS NOT NULL"
     while True:
-        found = _values(session.rows(f"{table.rows(_show_table(table), left)} ORDER BY {order} LIMIT 1 OFFSET {step}"))
+        rows = table.rows(_show_table(table), left, present)
+        found = _values(session.rows(f"{rows} ORDER BY {order} LIMIT 1 OFFSET {step}"))
         if found is None or found == left.start:
             return
         found = _find_above(session, table, left.start, found)

@@ -50,16 +50,16 @@ def parts(session: Session, table: Relation) -> list[Part]:
 def block_ranges(
     session: Session, table: KeyedTable, found: list[Part], snapshot: Snapshot, *, rows: int, bytes: int
 ) -> Iterator[PlannedRange]:
-    """Yield ranges of blocks that cover every part's file, each file's last one open.
+    """Yield ranges of blocks that cover every part's file, each file's last one open; none if all files are empty.
 
-    Blocks are taken to hold as many rows as the mean says; where rows differ much in size, each block is weighed.
+    A part that is empty has a range too: rows may come before it is read. Blocks are taken to hold as many rows as the
+    mean says; where rows differ much in size, each block is weighed.
     """
-    density = max(snapshot.total or 0, 1) / max(1, sum(part.blocks for part in found))
+    blocks_in_all = sum(part.blocks for part in found)
+    density = max(snapshot.total or 0, 1) / max(1, blocks_in_all)
     step = max(1, int(rows / density))
     seq = 0
-    for part in found:
-        if not part.blocks:
-            continue
+    for part in found if blocks_in_all else ():
         if table.size is None:
             ends: Iterator[Place] = ((block, 0) for block in range(step, part.blocks, step))
         else:

@@ -237,7 +237,7 @@ _IN_ORDER = """
 _WALK = """
     SELECT {shown}
     FROM (SELECT {named}, row_number() OVER (ORDER BY {key}) - 1 AS place FROM {table}{filter}) w
-    WHERE w.place > 0 AND w.place % {step} = 0
+    WHERE w.place > 0 AND w.place % {step} = 0 AND w.k0 IS NOT NULL
     ORDER BY w.place
 """
 _WEIGHTS = """
@@ -293,8 +293,12 @@ def key_ranges(
 def cut_range(
     session: Session, table: KeyedTable, bounds: KeyBounds, columns: Sequence[Column], *, parts: int
 ) -> list[Bounds]:
-    """Return pieces with about as many rows each, in one pass over what these bounds hold."""
-    query = sql.SQL("SELECT count(*) FROM {}{}").format(table.sql, table.filter(bounds))
+    """Return pieces with about as many rows each, in one pass over what these bounds hold.
+
+    Rows without a key, which open bounds hold too, are a piece of their own, and not counted.
+    """
+    first = sql.Identifier(table.columns[0])
+    query = sql.SQL("SELECT count({}) FROM {}{}").format(first, table.sql, table.filter(bounds))
     return cut_evenly(
         bounds,
         columns,

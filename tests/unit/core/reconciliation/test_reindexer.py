@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 from unittest.mock import Mock
 
@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.planning.repair import RangeSplitter
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.reconciliation.reindexer import BEYOND, Rebuilt, gaps
-from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, OffsetBounds, cut
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_missing, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
@@ -587,6 +587,29 @@ def test_rows_without_a_key_are_a_range_again():
     snapshot = replace(stage.source.snapshot(), unique=False)
     records = Rebuilt(hydration_id="h", plan=plan, markers=some).rebuild_all(stage.source, snapshot)
     assert [(each.seq, type(each.bounds)) for each in records[-2:]] == [(BEYOND, KeyBounds), (BEYOND + 1, NullBounds)]
+
+
+@pytest.mark.parametrize(("boundaries", "marked"), [*product([[], [("50",)]], [False, True])])
+def test_rows_without_a_key_are_listed_once(boundaries: list[tuple[str]], marked: bool) -> None:
+    """Where no range of the key is committed, cutting it gives the rows without one too."""
+    stage = Stage().filled()
+    plan, nulls = stage.hydration.plan, NullBounds(column="id")
+    some = stage.sink.markers(plan.plan_id)["9.0"]
+    markers = {"9.0": replace(some, bounds=nulls.to_json())} if marked else {}
+
+    def find_pieces(read: object, bounds: KeyBounds, *, parts: int) -> list[Any]:
+        return [*cut(bounds, boundaries), nulls] if boundaries else [bounds]
+
+    rebuilt = Rebuilt(hydration_id="h", plan=plan, markers=markers)
+    source = Mock(cut=find_pieces, in_order=stage.source.in_order)
+    snapshot = replace(stage.source.snapshot(), unique=False)
+    if marked and not boundaries:
+        with pytest.raises(LedgerRefused, match="only the rows without id are committed"):
+            rebuilt.rebuild_all(source, snapshot)
+        return
+    found = [record.bounds for record in rebuilt.rebuild_all(source, snapshot)]
+    assert found.count(nulls) == (1 if boundaries else 0), "one piece that is all of the key holds them"
+    assert len(found) == (3 if boundaries else 1)
 
 
 @pytest.mark.parametrize(
