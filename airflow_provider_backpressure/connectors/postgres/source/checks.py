@@ -27,7 +27,8 @@ from airflow_provider_backpressure.exceptions import SourceRefused
 
 MINIMUM_VERSION = 130000
 _CLOCK = re.compile(
-    r"\b(?:now|(?:clock|statement|transaction)_timestamp|timeofday|random|gen_random_uuid)\("
+    r"\b(?:now|(?:clock|statement|transaction)_timestamp|timeofday|random(?:_normal)?|gen_random_uuid)\("
+    r"|\buuid(?:v[47]|_generate_v\d\w*)\("
     r"|\b(?:CURRENT_(?:DATE|TIME|TIMESTAMP)|LOCALTIME|LOCALTIMESTAMP)\b"
 )
 """As PostgreSQL shows an expression."""
