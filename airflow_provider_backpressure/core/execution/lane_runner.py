@@ -140,7 +140,7 @@ class Hydrator:
         )
         self.recover()
         self.ledger.retry_failed(self.plan.plan_id)
-        check_snapshot(self.plan, self.ledger)
+        check_snapshot(self.plan, self.ledger, self.sink)
         self._guard_log()
         self._next_read = self.clock.monotonic() + READ_INTERVAL
         closed_since: float | None = None
