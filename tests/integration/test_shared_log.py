@@ -248,7 +248,7 @@ def test_many_tables_cost_the_server_no_more_decoding_than_one(
     of_many, of_one = (min(column) for column in zip(*figures, strict=True))
     with capsys.disabled():
         print(f"\n50 tables {of_many:.2f} s, one table {of_one:.2f} s of the server's CPU for 100,000 changes")
-    assert of_many <= 1.1 * of_one
+    assert of_many <= 1.1 * of_one + 2 / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_seconds(pid: int) -> float:

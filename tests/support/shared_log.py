@@ -193,6 +193,7 @@ class Group:
             planner.sink.complete(plan)
             planner.ledger.finish(self.stream)
             for member in members:
+                member.sink.complete(member.plan)
                 planner.ledger.finish(member.hydration.id)
         return True
 
