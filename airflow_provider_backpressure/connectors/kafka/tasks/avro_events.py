@@ -1,5 +1,6 @@
 """Change events of Debezium in Avro as columns: those of the row, and which records delete theirs."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -19,11 +20,13 @@ from airflow_provider_backpressure.connectors.kafka.change_events import (
     OP,
     UNLOGGED,
     WRITES,
+    Placeholder,
     describe_op,
     find_row,
 )
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import Messages, read, skip, spread
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_values import AvroSchema, parse_pinned
+from airflow_provider_backpressure.connectors.kafka.tasks.json_values import JSON_DECODER
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.spark.arrow_buffers import of_numbers
@@ -38,7 +41,7 @@ class AvroEvents(AvroSchema):
     """A schema that change events were written with; ``reader`` is the latest row."""
 
     flattened: bool
-    placeholder: str
+    placeholder: Placeholder
     decoding: Mapping[str, Any]
     """What the plan has pinned."""
 
@@ -54,7 +57,7 @@ class AvroEvents(AvroSchema):
             raw=decoding["raw"],
             names=decoding["names"],
             flattened=settings["flattened"],
-            placeholder=settings["placeholder"],
+            placeholder=Placeholder(text=settings["placeholder"]),
             decoding=decoding,
         )
 
@@ -91,7 +94,7 @@ class AvroEvents(AvroSchema):
             ops, marked = (found.pop(name).to_pylist() for name in hidden)
             deletes = [op == DELETE or mark == "true" for op, mark in zip(ops, marked, strict=True)]
             self._refuse_others(messages, rows, [op or WRITES[0] for op in ops], FLAT_OP)
-            return self._drop_unlogged(messages, rows, found, deletes)
+            return self._drop_unlogged(messages, rows, found, columns, deletes)
         parts: dict[str, tuple[Arrays, numpy.ndarray]] = {}
         ops = []
         for each in record.fields:
@@ -109,7 +112,7 @@ class AvroEvents(AvroSchema):
                 messages.problems.setdefault(row, "its after is no row")
         marks = pyarrow.array(deletes, pyarrow.bool_())
         found = {name: pc.if_else(marks, parts[BEFORE][0][name], after[name]) for name in columns}
-        return self._drop_unlogged(messages, rows, found, deletes)
+        return self._drop_unlogged(messages, rows, found, columns, deletes)
 
     def _read_row(
         self, messages: Messages, node: Node, rows: Any, columns: Mapping[str, Column]
@@ -131,11 +134,13 @@ class AvroEvents(AvroSchema):
             if op not in WRITES and op != DELETE:
                 messages.problems.setdefault(row, describe_op(op, name))
 
-    def _drop_unlogged(self, messages: Messages, rows: Any, found: Arrays, deletes: Sequence[bool]) -> Arrays:
+    def _drop_unlogged(
+        self, messages: Messages, rows: Any, found: Arrays, columns: Mapping[str, Column], deletes: Sequence[bool]
+    ) -> Arrays:
         """Refuse rows with a value that the source did not log; of a deleted row it is NULL."""
         gone = numpy.array(deletes, bool)
         for name, column in found.items():
-            lacking = self._find_unlogged(column)
+            lacking = self._find_unlogged(column, columns[name].type)
             if not lacking.any():
                 continue
             for row in rows[lacking & ~gone].tolist():
@@ -143,12 +148,30 @@ class AvroEvents(AvroSchema):
             found[name] = pc.if_else(of_numbers(lacking, pyarrow.uint8()).cast(pyarrow.bool_()), None, column)
         return found | {TOMBSTONE: pyarrow.array(deletes, pyarrow.bool_())}
 
-    def _find_unlogged(self, column: pyarrow.Array) -> numpy.ndarray:
+    def _find_unlogged(self, column: pyarrow.Array, type_: str) -> numpy.ndarray:
+        """Return for each value whether it is the placeholder in the form of its type."""
+        if type_ == "json":
+            # To parse each text would take long. Few may hold the placeholder.
+            may = self._may_be_unlogged(column)
+            lacking = numpy.zeros(len(column), bool)
+            lacking[may] = [
+                self.placeholder.has_form(JSON_DECODER.decode(text)) for text in column.take(may).to_pylist()
+            ]
+            return lacking
         if column.type == pyarrow.string():
-            wanted: Any = pyarrow.array([self.placeholder, f'["{self.placeholder}"]'])
+            wanted: Any = pyarrow.array(sorted(self.placeholder.texts))
         elif column.type == pyarrow.binary():
-            wanted = pyarrow.array([self.placeholder.encode()], pyarrow.binary())
+            wanted = pyarrow.array([self.placeholder.text.encode()], pyarrow.binary())
         else:
             return numpy.zeros(len(column), bool)
         found: numpy.ndarray = pc.is_in(column, wanted).to_numpy(zero_copy_only=False)
         return found
+
+    def _may_be_unlogged(self, column: pyarrow.Array) -> pyarrow.Array:
+        """Return the places of JSON with a mark of the placeholder, or with as many parts as a list of its bytes."""
+        marked = pc.match_substring_regex(column, "|".join(map(re.escape, self.placeholder.marks)))
+        size = len(self.placeholder.numbers)
+        # A decimal of any scale is an object of two parts.
+        sizes = pyarrow.array([size - 1, 2 * size - 1], pyarrow.int32())
+        sized = pc.and_(pc.starts_with(column, "["), pc.is_in(pc.count_substring(column, ","), sizes))
+        return pc.indices_nonzero(pc.fill_null(pc.or_(marked, sized), False))

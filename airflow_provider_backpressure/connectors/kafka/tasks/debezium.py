@@ -5,7 +5,6 @@ the change; a flattened event is the row itself. A delete and a tombstone delete
 record's key.
 """
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +23,7 @@ from airflow_provider_backpressure.connectors.kafka.change_events import (
     SOURCE,
     UNLOGGED,
     WRITES,
+    Placeholder,
     describe_op,
 )
 from airflow_provider_backpressure.connectors.kafka.tasks.connect_values import (
@@ -97,7 +97,7 @@ class ChangeEvents:
     """Whether a value is the row itself, as ExtractNewRecordState leaves it."""
     decimals: str
     """How decimals are written that come without a schema: ``decimal.handling.mode``."""
-    placeholder: str
+    placeholder: Placeholder
     """What Debezium writes for a value that the source did not log."""
     row_key: frozenset[str] = frozenset()
     """Fields by which the target's rows are written and deleted; empty where they go by the whole key."""
@@ -236,7 +236,7 @@ class ChangeEvents:
             if value is None:
                 found[name] = None
                 continue
-            if type(value) not in _NEVER_UNLOGGED and self._is_placeholder(value):
+            if type(value) not in _NEVER_UNLOGGED and self.placeholder.has_form(value):
                 if not change.deletes:
                     refuse(record, f"its field {name} {UNLOGGED}")
                 found[name] = None
@@ -247,26 +247,10 @@ class ChangeEvents:
                 refuse(record, f"its field {name} {error}")
         return found
 
-    def _is_placeholder(self, value: Any) -> bool:
-        """Whether a value is what Debezium writes for one that the source did not log, in the form of its type."""
-        if type(value) is str:
-            return value in self._placeholders
-        if isinstance(value, list):
-            return bool(value) and (value[0] == self.placeholder or value == self._placeholder_numbers)
-        return isinstance(value, dict) and value.get(self.placeholder) == self.placeholder
-
     @cached_property
     def _unnamed(self) -> Schema:
         """What is said of records without a schema."""
         return Schema()
-
-    @cached_property
-    def _placeholders(self) -> tuple[str, ...]:
-        return self.placeholder, base64.b64encode(self.placeholder.encode()).decode()
-
-    @cached_property
-    def _placeholder_numbers(self) -> list[str]:
-        return list(map(str, self.placeholder.encode()))
 
 
 def _open_envelope(record: "Message", value: Row, schema: Schema) -> Change:

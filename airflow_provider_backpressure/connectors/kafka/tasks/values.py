@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyarrow
 
-from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE
+from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE, Placeholder
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import MARK
 from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
 from airflow_provider_backpressure.connectors.kafka.tasks.framing import HEAD, Decoder, Unframed
@@ -63,7 +63,8 @@ def to_events(read: ReadSpec) -> ChangeEvents | None:
     # A key has the names of the fields, also where columns are named otherwise.
     names = {column.name: each.name for column, each in zip(columns, fields, strict=False)}
     key = frozenset(names[name] for name in read.row_key) if names.keys() >= set(read.row_key) else frozenset[str]()
-    return ChangeEvents(**envelope, row_key=key)
+    placeholder = Placeholder(text=envelope["placeholder"])
+    return ChangeEvents(**{**envelope, "placeholder": placeholder}, row_key=key)
 
 
 GIVEN = 6

@@ -213,6 +213,60 @@ def test_a_deleted_row_needs_no_value_that_the_source_did_not_log() -> None:
     assert rows(read(sent), "id", "name") == [(1, None, True)]
 
 
+def array(items: Any) -> dict[str, Any]:
+    """Return the type of a list."""
+    return {"type": "array", "items": items}
+
+
+BYTES = list(MISSING.encode())
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+ANY = {**record(scale="int", value="bytes"), "name": "Any"}
+SHAPE = {**record(wkb="bytes", srid=["null", "int"]), "name": "Shape"}
+POINT = {**record(x="double", y="double", wkb=["null", "bytes"]), "name": "Point"}
+NANOS, MILLIS = named("long", "NanoTimestamp"), named("int", "Time")
+UNLOGGED = {
+    "text": ("string", MISSING),
+    "bytea": ("bytes", MISSING.encode()),
+    "hstore as JSON": ("string", f'{{"{MISSING}":"{MISSING}"}}'),
+    "hstore as a map": ({"type": "map", "values": "string"}, {MISSING: MISSING}),
+    "text[]": (array("string"), [MISSING]),
+    "bytea[]": (array("bytes"), [MISSING.encode()]),
+    "uuid[]": (array("string"), ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
+    "int[]": (array(["null", "int"]), BYTES),
+    "bigint[]": (array("long"), BYTES),
+    "float8[]": (array("double"), BYTES),
+    "boolean[]": (array("boolean"), [True for each in BYTES]),
+    "numeric(9,2)[]": (array(PRICE), [Decimal(each) / 100 for each in BYTES]),
+    "numeric[]": (array(ANY), [{"scale": 0, "value": bytes([each])} for each in BYTES]),
+    "date[]": (array(named("int", "Date")), BYTES),
+    "time[]": (array(MILLIS), BYTES),
+    "timestamp[]": (array(NANOS), BYTES),
+    "point": (POINT, {"x": -99_999_999, "y": -99_999_999, "wkb": None}),
+    "geometry": (SHAPE, {"wkb": bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1"), "srid": 4326}),
+    "geography": (SHAPE, {"wkb": bytes.fromhex("0101000020e61000000c21e7fdff7f66401842cefbff7f5640"), "srid": 4326}),
+}
+"""Type in Avro and placeholder, by the type in the source."""
+
+
+@pytest.mark.parametrize(("type_", "value"), UNLOGGED.values(), ids=UNLOGGED)
+def test_a_value_that_the_source_did_not_log_is_never_written(type_: Any, value: Any) -> None:
+    """R3: in the form of any type; a deleted row needs no such value, and another value is written."""
+    schema = envelope(row(id="long", held=type_))
+    found, other = {"id": 1, "held": value}, {"id": 2, "held": None}
+    with pytest.raises(SourceRefused, match=r"offset 7 .* its field held is not in the event: .*REPLICA IDENTITY FULL"):
+        read(
+            Sent(written(schema, event("c", None, other)), keyed(2)),
+            Sent(written(schema, event("u", other, found)), keyed(1), at=7),
+            schemas=[schema],
+        )
+    assert rows(read(Sent(written(schema, event("d", found)), keyed(1)), schemas=[schema]), "id", "held") == [
+        (1, None, True)
+    ]
+    if isinstance(value, list):
+        sent = [Sent(written(schema, event("c", None, {"id": 1, "held": each})), keyed(1)) for each in (value * 2, [])]
+        assert read(*sent, schemas=[schema]).column("held").null_count == 0
+
+
 def test_events_of_several_schemas_are_read_by_the_latest_row() -> None:
     """A column that was added has in earlier rows the default that it was added with, whatever it has got since."""
     later, latest = row(id="long", name="string"), row(id="long", name="string")

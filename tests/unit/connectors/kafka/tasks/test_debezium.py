@@ -313,15 +313,63 @@ def test_decimals_that_are_declared_as_texts_are_numbers() -> None:
     assert read(sent, fields={"f": "numeric"}, decimal_handling_mode="string").column("f").to_pylist() == ["1234"]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [MISSING, base64.b64encode(MISSING.encode()).decode(), [MISSING], list(MISSING.encode()), {MISSING: MISSING}],
-)
+BYTES = list(MISSING.encode())
+FAR = {"x": -99999999.0, "y": -99999999.0, "wkb": "AQ==", "srid": None}
+UNLOGGED = {
+    "text": MISSING,
+    "bytea": base64.b64encode(MISSING.encode()).decode(),
+    "hstore as JSON": f'{{"{MISSING}":"{MISSING}"}}',
+    "hstore as a map": {MISSING: MISSING},
+    "text[]": [MISSING],
+    "bytea[]": [base64.b64encode(MISSING.encode()).decode()],
+    "uuid[]": ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
+    "int[]": BYTES,
+    "float8[]": [float(each) for each in BYTES],
+    "boolean[]": [True for each in BYTES],
+    "numeric(9,2)[]": [base(each) for each in BYTES],
+    "numeric(9,2)[] as numbers": [each / 100 for each in BYTES],
+    "numeric[]": [{"scale": 0, "value": base(each)} for each in BYTES],
+    "point": FAR,
+    "geometry": {"wkb": "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "srid": 4326},
+    "geography": {"wkb": "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==", "srid": 4326},
+}
+"""What Debezium writes for a value that was not logged, by its type in the source."""
+LOGGED = {
+    "another text": f"{MISSING}s",
+    "another map": '{"a":"b"}',
+    "another UUID": ["b68a35a7-17ad-35b3-af2a-ae46edb4545b"],
+    "fewer numbers": BYTES[1:],
+    "other numbers": [*BYTES[1:], 96],
+    "zeros": [0 for each in BYTES],
+    "texts": ["sNaN" for each in BYTES],
+    "large numbers": ["1e999999999" for each in BYTES],
+    "not all true": [*[True for each in BYTES[1:]], False],
+    "another point": {**FAR, "y": 1.0},
+    "no number": {**FAR, "x": None, "y": None},
+    "empty": [],
+}
+
+
+@pytest.mark.parametrize("value", UNLOGGED.values(), ids=UNLOGGED)
 def test_a_value_that_the_source_did_not_log_is_never_written(value: Any) -> None:
-    """An update would put the placeholder in its place; a delete needs no value."""
+    """R3: an update would put the placeholder in its place; a delete needs no value."""
     with pytest.raises(SourceRefused, match=r"its field name is not in the event: .* REPLICA IDENTITY FULL"):
         read(Sent(text(event("u", None, {"id": 1, "name": value}))))
     assert rows(read(Sent(text(event("d", {"id": 1, "name": value}))))) == [(1, None, True)]
+
+
+@pytest.mark.parametrize("value", LOGGED.values(), ids=LOGGED)
+def test_a_value_that_is_like_a_placeholder_is_written(value: Any) -> None:
+    """R3: only the placeholder itself is refused."""
+    ((_, name, _),) = rows(read(Sent(text(event("u", None, {"id": 1, "name": value})))))
+    assert name == value if isinstance(value, str) else json.loads(name) == value
+
+
+def test_bytes_of_a_placeholder_have_a_sign() -> None:
+    """As Java's bytes have, which a list of numbers holds."""
+    sent = Sent(text(event("u", None, {"id": 1, "name": [-61, -68]})))
+    with pytest.raises(SourceRefused, match="not in the event"):
+        read(sent, unavailable_value_placeholder="ü")
 
 
 def test_another_placeholder_can_be_named() -> None:
