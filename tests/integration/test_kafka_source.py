@@ -282,6 +282,27 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(stage: Stage) -> N
 
 
 @pytest.mark.statement("X6")
+def test_a_partition_that_is_added_and_cut_off_stops_by_name(stage: Stage) -> None:
+    """X6: the next run names what retention took of a new partition; accepted, it reads the rest of it."""
+    topic = stage.topic()
+    topic.send(0, *range(3))
+    hydration = stage.hydration(topic)
+    hydration.go()
+    topic.grow(2)
+    topic.send(1, *range(10))
+    topic.cut(1, 5)
+    with pytest.raises(SourceRefused, match=rf"Offsets \[0, 5\) of partition 1 of topic {topic.name} are gone"):
+        hydration.plan()
+    accepting = stage.hydration(topic, reading={"accept_loss": True})
+    assert accepting.go().total == 5
+    assert [place[:2] for place in accepting.rows()] == [
+        *((0, each) for each in range(3)),
+        *((1, each) for each in range(5, 10)),
+    ]
+    assert hydration.plan().verdict is Verdict.UNCHANGED, "what was accepted is not asked for again"
+
+
+@pytest.mark.statement("X6")
 @pytest.mark.fault(16)
 def test_a_partition_that_is_added_in_mid_run_is_for_the_next_plan(
     stage: Stage, caplog: pytest.LogCaptureFixture

@@ -108,9 +108,11 @@ class TopicHealth:
         return Left(hours=left / HOUR, share=min(by_age, by_size), note=note)
 
     def _starts(self, now: Log) -> dict[int, int]:
-        """Return the first offset of every partition that has not been read; of a new one that is its first."""
-        known: Mapping[int, int] = self._unread() if self._unread is not None else {}
-        return {partition: known.get(partition, first) for partition, first in now.beginning.items()}
+        """Return the first offset of every partition that has not been read; of one that was added since that is 0."""
+        if self._unread is None:
+            return dict(now.beginning)
+        known = self._unread()
+        return {partition: known.get(partition, 0) for partition in now.beginning}
 
     def _times(self, starts: Mapping[int, int]) -> dict[int, float]:
         """Return the time of the first record from an offset on, by partition, in seconds since 1970.

@@ -253,7 +253,7 @@ class KafkaTopic:
         """Return where a new plan begins that leaves out what came before its hydration, and where that one began.
 
         The present end is right for the first plan only: a later one would leave out newer records. A partition
-        or a topic that was created since the first plan is read from its beginning.
+        or a topic that was created since the first plan is read from offset 0, since all of its records are newer.
         """
         topic = self._declared.topic
         if previous is None or previous.topic != topic:
@@ -261,13 +261,13 @@ class KafkaTopic:
             return dict(now.end), dict(now.end)
         if not self._is_same(previous, now):
             log.info("Topic %s was created again since its last plan. It is read from its beginning.", topic)
-            return dict(now.beginning), {}
+            return self._held(_from_zero(now), now), {}
         if previous.origin is None:
             raise SourceRefused(
                 f"It is not known where the first run of topic {topic} began: that was in an earlier release, or with "
                 "another start. start='latest' would leave out newer records. Set start to a time or to offsets."
             )
-        return self._held({**now.beginning, **previous.origin}, now), previous.origin
+        return self._held({**_from_zero(now), **previous.origin}, now), previous.origin
 
     def _next(self, now: Log, last: LogWindow) -> dict[int, int]:
         """Return where the last run ended; a new partition from its beginning."""
@@ -278,7 +278,7 @@ class KafkaTopic:
                 self._declared.topic,
                 ", ".join(map(str, added)),
             )
-        starts = self._held({**now.beginning, **last.end}, now)
+        starts = self._held({**_from_zero(now), **last.end}, now)
         self._check_marks(last, [partition for partition, end in last.end.items() if end < now.high[partition]])
         return starts
 
@@ -347,3 +347,8 @@ class KafkaTopic:
         if declared.envelope is not None:
             columns = [*columns, declared.envelope.identity()]
         return "#" + hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]
+
+
+def _from_zero(now: Log) -> dict[int, int]:
+    """Return where partitions begin that no plan has read: the log's beginning would hide what retention removed."""
+    return dict.fromkeys(now.end, 0)

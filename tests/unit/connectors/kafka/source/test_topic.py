@@ -1,0 +1,85 @@
+"""Where a plan of a topic begins, by what the last plan read and what the log still holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
+from airflow_provider_backpressure.connectors.kafka.source.offsets import Log
+from airflow_provider_backpressure.connectors.kafka.source.topic import KafkaTopic
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.sources import KafkaSource
+
+pytestmark = pytest.mark.statement("X6")
+
+PLACE = Endpoint(conn_id="events", host="a:1", port=0, database="", user="")
+FIRST = LogWindow(topic="orders", topic_id="one", start={0: 0}, end={0: 100})
+LATEST = LogWindow(topic="orders", topic_id="one", start={0: 100}, end={0: 100}, origin={0: 100})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broker:
+    """Answers for a topic's log."""
+
+    beginning: Mapping[int, int]
+    topic_id: str = "one"
+
+    def look(self) -> Log:
+        """Return each partition with 600 offsets behind its beginning."""
+        high = {partition: first + 600 for partition, first in self.beginning.items()}
+        return Log(topic_id=self.topic_id, beginning=dict(self.beginning), end=high, high=high)
+
+
+def begin(
+    beginning: Mapping[int, int],
+    *,
+    after: LogWindow | None = None,
+    previous: LogWindow | None = None,
+    topic_id: str = "one",
+    **declared: Any,
+) -> Mapping[int, int]:
+    """Return where a plan begins."""
+    topic = KafkaSource(conn_id="events", topic="orders", **declared).open(PLACE)
+    assert isinstance(topic, KafkaTopic)
+    topic._log = Broker(beginning=beginning, topic_id=topic_id)  # type: ignore[assignment]
+    snapshot = topic.snapshot(
+        after=after.to_text() if after is not None else None,
+        previous=previous.window(None) if previous is not None else None,
+        counted=False,
+    )
+    window = LogWindow.from_window(snapshot.window)
+    assert window is not None
+    return window.start
+
+
+def test_a_partition_that_was_added_begins_at_its_first_offset() -> None:
+    """X6: the first plan of a topic takes the log as it is; records that were gone by then are none of its own."""
+    assert begin({0: 0, 1: 0}, after=FIRST) == {0: 100, 1: 0}
+    assert begin({0: 40, 1: 500}) == {0: 40, 1: 500}
+
+
+@pytest.mark.parametrize(
+    ("known", "declared"),
+    [
+        ({"after": FIRST}, {}),
+        ({"previous": LATEST}, {"start": "latest"}),
+        ({"previous": LATEST, "topic_id": "another"}, {"start": "latest"}),
+    ],
+    ids=["next run", "restart from the end", "created again"],
+)
+def test_what_retention_took_of_an_added_partition_is_named(known: dict[str, Any], declared: dict[str, Any]) -> None:
+    """X6: its records are all newer than the first plan, so none of them may be left out without a word."""
+    with pytest.raises(SourceRefused, match=r"Offsets \[0, 500\) of partition 1 of topic orders are gone"):
+        begin({0: 0, 1: 500}, **known, **declared)
+    assert begin({0: 0, 1: 500}, **known, **declared, accept_loss=True)[1] == 500
+
+
+def test_lag_counts_an_added_partition_from_its_first_offset() -> None:
+    """What the next run would have to read of it; without a plan, what the log still holds."""
+    log: Any = Broker(beginning={0: 0, 1: 500})
+    assert TopicHealth(log, (), seconds=1.0, unread=lambda: {0: 100}).lag() == {0: 500, 1: 1100}
+    assert TopicHealth(log, (), seconds=1.0).lag() == {0: 600, 1: 600}
