@@ -41,6 +41,9 @@ _ISO = tuple(f"{_DEBEZIUM}Iso{each}" for each in ("Date", "Time", "Timestamp"))
 _DURATIONS = (f"{_DEBEZIUM}MicroDuration", f"{_DEBEZIUM}NanoDuration")
 _DECIMAL, _ANY_SCALE = f"{_CONNECT}Decimal", "io.debezium.data.VariableScaleDecimal"
 _BITS = "io.debezium.data.Bits"
+_OPAQUE = (_DECIMAL, _BITS, *_DAYS, *_MOMENTS, *_TIMES, *_DURATIONS)
+"""Values that Connect writes as bytes or as a number, and that are something else."""
+_WAY_OUT = "docs/reference/types-debezium.md lists the types that it can be"
 
 # With the short forms, which an array's type may have.
 _FLOAT = re.compile(r"real|double precision|float[48]?")
@@ -69,7 +72,10 @@ def find_converter(schema: ConnectSchema | None, type_: str, decimals: str) -> C
     if type_.endswith("]"):
         items = None if schema is None else schema.get("items")
         return partial(_to_array, find_converter(items, re.sub(r"\[\d*\]$", "", type_), decimals))
-    if type_ in ("json", "jsonb"):
+    is_json = type_ in ("json", "jsonb")
+    if schema is not None and (is_json or schema.get("type") == "array") and (opaque := _find_opaque(schema)):
+        return partial(_refuse, f"holds {opaque}, whose JSON does not say so, and is no {type_}: {_WAY_OUT}")
+    if is_json:
         return _to_json if schema is None or schema.get("type") == "string" else _keep
     if schema is None:
         return partial(_check_unnamed, type_, decimals)
@@ -90,6 +96,16 @@ def find_converter(schema: ConnectSchema | None, type_: str, decimals: str) -> C
     if schema.get("type") == "bytes" and not _TEXT.fullmatch(type_):
         return partial(_refuse, f"holds bytes, which are no {type_}: take it as text, in base64")
     return partial(_check_named, type_)
+
+
+def _find_opaque(schema: ConnectSchema) -> str | None:
+    """Return what a value, or an element of a list, is where only its schema says it; otherwise ``None``."""
+    if schema.get("type") == "array":
+        return _find_opaque(schema["items"])
+    name = schema.get("name") or ""
+    if name in _OPAQUE:
+        return f"a {name.rpartition('.')[2]}"
+    return "bytes" if schema.get("type") == "bytes" else None
 
 
 def _keep(value: Any) -> Any:
