@@ -80,6 +80,8 @@ class Pinned:
             "subject": self.subject,
             "latest": self.latest.id,
             "schemas": schemas,
+            # A mapping may lose its order on the way.
+            "versions": [version.id for version, _ in self.versions],
             "whole": self.is_whole,
             "names": {name: column for name, column in self.format.names.items() if name in fields},
             **self.format.settings(),

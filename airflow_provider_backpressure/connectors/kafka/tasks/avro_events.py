@@ -30,6 +30,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.json_values import JSO
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.spark.arrow_buffers import of_numbers
+from airflow_provider_backpressure.spark.types import carrier
 
 MARK = Column(name=TOMBSTONE, type="boolean")
 """Behind the columns of rows: whether a record deletes its row."""
@@ -44,6 +45,8 @@ class AvroEvents(AvroSchema):
     placeholder: Placeholder
     decoding: Mapping[str, Any]
     """What the plan has pinned."""
+    schema_id: int
+    """Of the writer."""
 
     @classmethod
     def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str) -> Self:
@@ -59,20 +62,30 @@ class AvroEvents(AvroSchema):
             flattened=settings["flattened"],
             placeholder=Placeholder(text=settings["placeholder"]),
             decoding=decoding,
+            schema_id=schema_id,
         )
 
     def _read_default(self, column: Column) -> pyarrow.Array:
         """Return what rows have that were logged before a column was there: its default when it was added, or NULL.
 
-        A default that the source's column got later changes no row that was there.
+        A default that the source's column got later changes no row that was there. Where the column was dropped and
+        added again, only the last time counts: the source dropped the values of the first time.
         """
-        for schema_id, known in self.decoding["schemas"].items():
-            if "misfit" in known:
-                continue
-            row = find_row(parse_pinned(self.decoding, schema_id), flattened=self.flattened)
-            if any(self.names.get(each.name, each.name) == column.name for each in row.fields):
-                return AvroSchema._read_default(replace(self, reader=row), column)
-        return super()._read_default(column)
+        added, had = None, False
+        for each in self._find_later_versions():
+            row = find_row(parse_pinned(self.decoding, each), flattened=self.flattened)
+            has = any(self.names.get(field.name, field.name) == column.name for field in row.fields)
+            added, had = row if has and not had else added, has
+        if added is None:
+            return pyarrow.nulls(1, carrier(column.type)[0])
+        return AvroSchema._read_default(replace(self, reader=added), column)
+
+    def _find_later_versions(self) -> list[int]:
+        """Return the ids of the versions behind the writer's, the oldest first."""
+        # Plans of earlier releases have no list of versions.
+        versions = [int(each) for each in self.decoding.get("versions", self.decoding["schemas"])]
+        behind = versions[len(versions) - versions[::-1].index(self.schema_id) :]
+        return [each for each in behind if "misfit" not in self.decoding["schemas"][str(each)]]
 
     def _read(self, messages: Messages, wanted: Mapping[str, Column]) -> Arrays:
         columns = {name: column for name, column in wanted.items() if name != TOMBSTONE}
