@@ -100,15 +100,23 @@ def to_one_slice(spec: RangeSpec) -> Slice:
 
 
 def split_tombstones(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, pyarrow.BooleanArray]:
-    """Return the rows of an ordered plan, and by row whether it is a tombstone; ``RunnerRefused`` without the mark."""
+    """Return the rows of an ordered plan, and by row whether it is a tombstone; ``RunnerRefused`` without the mark.
+
+    NULL is no mark: a join or a CASE of a transform makes it, and the row of a deleted key would be written.
+    """
     at = batch.schema.get_field_index(TOMBSTONE)
     if at < 0:
         raise RunnerRefused(
             f"The rows come without {TOMBSTONE}, without which no row of a log can be upserted: let the transform keep "
             f"it and {RESTART}."
         )
-    rest = batch.select([index for index in range(batch.num_columns) if index != at])
-    return rest, pyarrow.compute.fill_null(batch.column(at), False)
+    marks = batch.column(at)
+    if marks.null_count:
+        raise RunnerRefused(
+            f"The transform gives a row whose {TOMBSTONE} is NULL, so it is not known whether its key was deleted: let "
+            f"the transform keep the mark of each record and {RESTART}."
+        )
+    return batch.select([index for index in range(batch.num_columns) if index != at]), marks
 
 
 def hidden_columns(read: ReadSpec) -> tuple[Column, ...]:

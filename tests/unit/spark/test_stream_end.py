@@ -7,8 +7,9 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.stream_end import BAD, apart, append_end, complete
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+from airflow_provider_backpressure.spark.stream_end import BAD, apart, append_end, complete, split_tombstones
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 ROWS = pyarrow.table(
@@ -85,3 +86,14 @@ def test_what_could_not_be_read_is_known_by_its_place_and_not_by_its_name():
     rows, bad = apart(twice, keep_bad=True)
     assert rows.column(1).to_pylist() == ["mine"]
     assert [reason for _, reason in bad] == ["r"]
+
+
+@pytest.mark.statement("X6")
+def test_a_mark_that_is_null_says_nothing_of_a_tombstone() -> None:
+    """X6: as a join of a transform makes it; the row of a deleted key would be written, with NULL in its columns."""
+    marks = pyarrow.array([True, False], pyarrow.bool_())
+    rows, gone = split_tombstones(pyarrow.record_batch([[1, 2], marks], names=["id", TOMBSTONE]))
+    assert (rows.to_pydict(), gone) == ({"id": [1, 2]}, marks)
+    unknown = pyarrow.record_batch([[1, 2], pyarrow.array([True, None])], names=["id", TOMBSTONE])
+    with pytest.raises(RunnerRefused, match=r"whose backpressure_tombstone is NULL, .* keep the mark of each record"):
+        split_tombstones(unknown)
