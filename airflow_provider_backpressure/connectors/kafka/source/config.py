@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
@@ -212,6 +212,7 @@ _CUT = re.compile(
     r"|(time|date|interval|money|numeric ?\(|char(acter)?\b(?! varying ?\[)|varchar ?\().*\]"
 )
 """Types in which PostgreSQL drops a zone, digits or characters that were sent, and no simple pattern finds these."""
+_QUALIFIED = re.compile(r'\s*(?:("[^"]+"|\w+)\s*\.\s*)?("[^"]+"|\w+)')
 _TYPE = re.compile(r"([a-z_][a-z0-9_ ]*?)\s*(?:\(([\d\s,]+)\))?((?: with| without) time zone)?")
 
 
@@ -270,11 +271,27 @@ def check_field(name: object, type_: object) -> None:
             f"The field {name} of KafkaSource.fields cannot be of type {type_!r}: PostgreSQL cuts what does not fit "
             "into it without an error. Take it as json or text."
         )
+    if _is_of_catalog(type_, known):
+        raise InvalidDeclaration(
+            f"The field {name} of KafkaSource.fields has the type {type_!r}: name a type of PostgreSQL's own without a "
+            "schema and without quotes, as numeric(12,2), since its digits are checked by that name."
+        )
     if "." in type_ or '"' in type_ or base in known:
         return
     close = difflib.get_close_matches(type_.lower(), sorted(known), n=1)
     hint = f"did you mean {close[0]}?" if close else "docs/reference/types-kafka.md lists those there are."
     raise InvalidDeclaration(f"The field {name} of KafkaSource.fields has the type {type_!r}, which is unknown: {hint}")
+
+
+def _is_of_catalog(type_: str, known: Collection[str]) -> bool:
+    """Whether a type is one of PostgreSQL's own in another spelling than the checks of values know."""
+    match = _QUALIFIED.match(type_)
+    if match is None:
+        return False
+    schema, name = (part if part is None or part[0] == '"' else part.lower() for part in match.groups())
+    if schema is not None:
+        return schema.strip('"') == "pg_catalog"
+    return name[0] == '"' and name.strip('"') in (*known, "bpchar")
 
 
 def to_postgres_type(type_: str) -> str:

@@ -29,6 +29,8 @@ _INTEGER, _DECIMAL = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d+(\.\d*)?")
 _NUMERIC = re.compile(r"numeric\(\d+,\s*(-?\d+)\)")
 _FRACTION = re.compile(r"(timestamp|time|timetz|interval|money)\b[^(]*(?:\((\d+)\).*)?")
 """Types that PostgreSQL rounds to so many digits behind the point."""
+_MICROS, _MILLIS, _YEARS = "(?:us|micro)", "(?:ms|milli)", r"(?:y|dec|c|mon|mil(?:s|l[ae]|\b))"
+"""Beginnings of the units that PostgreSQL knows; those of months and longer together."""
 _CHARACTERS = re.compile(r"character(?: varying)?\((\d+)\)")
 _OF_DAY = r"^\s*T?\d{1,2}(:?\d{2}){1,2}(\.\d*)?\s*([AaPp][Mm])?\s*"
 _WRITTEN = (
@@ -37,6 +39,9 @@ _WRITTEN = (
         re.compile(r"timetz(\(\d+\))?|time(\(\d+\))? with time zone"),
         _OF_DAY + r"(Z|z|UTC|[+-]\d{1,2}(:?\d{2}){0,2})\s*$",
     ),
+    # PostgreSQL makes a large number of one below zero.
+    (re.compile("oid"), r"^\s*\d+\s*$"),
+    (re.compile(r"oid(\[\d*\])+"), r"^[^-]*$"),
     (re.compile("money"), r"^\s*[-+]?\s*\$?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?\s*$"),
 )
 """How the values of a type are written, so that nothing of them is dropped."""
@@ -171,8 +176,22 @@ def _digits(type_: str) -> str | None:
     match = _FRACTION.fullmatch(type_)
     if match is None:
         return None
-    digits = match[2] or ("2" if match[1] == "money" else "6")
-    return rf"\.\d{{{digits}}}\d*[1-9]"
+    digits = int(match[2] or ("2" if match[1] == "money" else "6"))
+    pattern = rf"\.\d{{{digits}}}\d*[1-9]"
+    return "(?i)" + "|".join((pattern, *_fine_intervals(digits))) if match[1] == "interval" else pattern
+
+
+def _fine_intervals(digits: int) -> Iterator[str]:
+    """Yield patterns of intervals that a number of digits behind the second does not hold, by their units."""
+    yield r"\dE[-+]?\d"
+    # A fraction of a year is rounded to months, and one of a microsecond to a whole one.
+    yield rf"\.\d*[1-9]\d*\s*(?:{_MICROS}|{_YEARS})"
+    yield r"^[^T]*P[^T]*\.\d*[1-9]\d*M"
+    for unit, finer in ((_MICROS, 6), (_MILLIS, 3)):
+        if digits < finer:
+            yield rf"[1-9][\d.]*\s*{unit}"
+        elif unit == _MILLIS:
+            yield rf"\.\d{{{digits - finer}}}\d*[1-9]\d*\s*{unit}"
 
 
 def _would_round(texts: pyarrow.Array, type_: str) -> bool:

@@ -34,6 +34,11 @@ PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
         ({"fields": {"at": "numeric(10, 2)[]"}}, "Take it as json or text"),
         ({"fields": {"at": "varchar(3)[]"}}, "Take it as json or text"),
         ({"fields": {"at": "name"}}, "Take it as json or text"),
+        ({"fields": {"at": "pg_catalog.numeric(5,2)"}}, "without a schema and without quotes"),
+        ({"fields": {"at": "PG_CATALOG . date"}}, "without a schema and without quotes"),
+        ({"fields": {"at": '"pg_catalog"."timestamptz"(3)'}}, "without a schema and without quotes"),
+        ({"fields": {"at": '"numeric"(5,2)'}}, "without a schema and without quotes"),
+        ({"fields": {"at": '"bpchar"(3)[]'}}, "without a schema and without quotes"),
         ({"value": "avro"}, "value must be a format, as Avro"),
         ({"value": AVRO, "format": "raw"}, "leave format and fields out"),
         ({"value": AVRO, "fields": {"id": "bigint"}}, "leave format and fields out"),
@@ -132,6 +137,12 @@ def test_a_plan_s_columns_say_what_was_declared(values: dict[str, Any]) -> None:
     again = rebuild_source("c", "orders", columns_of(declared))
     assert again.open(PLACE).identity == declared.open(PLACE).identity
     assert columns_of(again) == columns_of(declared)
+
+
+@pytest.mark.parametrize("type_", ["shop.price", 'shop."numeric"', '"Numeric"', '"pg_catalog.price"', "public.numeric"])
+def test_a_type_of_a_user_may_have_any_name(type_: str) -> None:
+    """Whether it exists is seen when the target is made."""
+    assert columns_of(KafkaSource(conn_id="c", topic="orders", fields={"f": type_}))[-1].type == type_
 
 
 @pytest.mark.parametrize(

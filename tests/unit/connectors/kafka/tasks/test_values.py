@@ -174,6 +174,23 @@ def test_a_field_that_does_not_fit_is_named(type_: str, value: Any) -> None:
         ("time(1)", '"10:00:00.25"', r"its field big has too many decimals for time\(1\)\."),
         ("time", '"10:00:00.1234567"', r"its field big has too many decimals for time\."),
         ("interval(0)", '"0.5 seconds"', r"its field big has too many decimals for interval\(0\)\."),
+        ("interval", '"0.5 microseconds"', r"its field big has too many decimals for interval\."),
+        ("interval", '"1.5us"', r"its field big has too many decimals for interval\."),
+        ("interval", '"1.0005 milliseconds"', r"its field big has too many decimals for interval\."),
+        ("interval", '"PT1.5E-7S"', r"its field big has too many decimals for interval\."),
+        ("interval", '"1e-3 hours"', r"its field big has too many decimals for interval\."),
+        ("interval", '"1.49 years"', r"its field big has too many decimals for interval\."),
+        ("interval", '"P0.5Y"', r"its field big has too many decimals for interval\."),
+        ("interval", '"P1.5M"', r"its field big has too many decimals for interval\."),
+        ("interval", '"1.5 Mons"', r"its field big has too many decimals for interval\."),
+        ("interval", '"1.5 mil"', r"its field big has too many decimals for interval\."),
+        ("interval", '"0.1 centuries"', r"its field big has too many decimals for interval\."),
+        ("interval(3)", '"5 microseconds"', r"its field big has too many decimals for interval\(3\)\."),
+        ("interval(2)", '"5 ms"', r"its field big has too many decimals for interval\(2\)\."),
+        ("interval(4)", '"0.05 ms"', r"its field big has too many decimals for interval\(4\)\."),
+        ("oid", "-1", r"its field big is no oid\."),
+        ("oid", '"1x"', r"its field big is no oid\."),
+        ("oid[]", '"{1,-1}"', r"its field big is no oid\[\]\."),
         ("money", '"1.005"', r"its field big has too many decimals for money\."),
         ("money", '"1,5"', r"its field big is no money\."),
         ("time", '"12:00:00+02:00"', r"its field big is no time\."),
@@ -189,6 +206,29 @@ def test_a_field_that_does_not_fit_is_told_by_what_is_wrong_with_it(type_: str, 
     records = [Sent(b'{"big": null}', at=6), Sent(f'{{"big": {value}}}'.encode(), at=7)]
     with pytest.raises(SourceRefused, match=rf"at offset 7 of partition 3 of topic orders cannot be taken: {why}"):
         batch(records, fields={"big": type_})
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("interval", "1.5 seconds"),
+        ("interval", "1.5 hours 0.25 days 0.000001 weeks"),
+        ("interval", "PT1.5M0.000001S"),
+        ("interval", "P1Y2M3.5DT4H5M6.78S"),
+        ("interval", "1.0 years"),
+        ("interval", "1.005 milliseconds"),
+        ("interval", "5 us"),
+        ("interval", "@ 1 mon 3 days 04:05:06.789 ago"),
+        ("interval(3)", "5 ms"),
+        ("interval(4)", "0.5 ms"),
+        ("oid", "4294967295"),
+        ("oid[]", "{1,NULL}"),
+    ],
+)
+def test_what_postgresql_takes_exactly_is_not_refused(type_: str, value: str) -> None:
+    """A fraction of a day or an hour is a whole number of microseconds."""
+    sent = Sent(json.dumps({"f": value}).encode())
+    assert batch([sent], fields={"f": type_}).column("f").to_pylist() == [value]
 
 
 OTHERS = {"t": "timetz", "m": "money", "c": "varchar(3)"}
