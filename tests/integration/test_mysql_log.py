@@ -379,6 +379,26 @@ def test_a_server_that_does_not_have_what_was_replayed_is_refused(mysql_database
             followed.log.windows(ahead, bytes=ALL)
 
 
+@pytest.mark.statement("T8")
+def test_a_server_that_does_not_have_what_ranges_have_seen_is_refused(
+    mysql_database: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T8: a replica without the last transactions took its place; it has the start, and others of its own."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    change_log = "airflow_provider_backpressure.connectors.mysql.source.change_log"
+    monkeypatch.setattr(f"{change_log}.SETTLED_SECONDS", 0.2)
+    with following(mysql_database) as followed:
+        run(mysql_database, *[f"INSERT INTO t VALUES ({number})" for number in range(20)])
+        there = Place.from_position(followed.start).gtids
+        lost = there.union(there.parse("aaaaaaaa-0000-0000-0000-000000000001:1-5"))
+        with pytest.raises(LogLost, match=r"aaaaaaaa-0000-0000-0000-000000000001:1-5, which ranges have read"):
+            followed.log.windows(followed.start, bytes=ALL, goal=Place(gtids=lost).position)
+        # What is being committed counts as seen, and is there a moment later.
+        soon = Place(gtids=lost).position
+        monkeypatch.setattr(f"{change_log}.seen", lambda ask: lost)
+        assert followed.log.windows(followed.start, bytes=ALL, goal=soon)
+
+
 def test_a_log_that_was_reset_and_written_past_its_old_number_is_lost(mysql_database: Endpoint) -> None:
     """Its transactions have the numbers of those that were replayed; its file was begun at another time."""
     run(mysql_database, "RESET MASTER", "CREATE TABLE t (id int PRIMARY KEY)", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")

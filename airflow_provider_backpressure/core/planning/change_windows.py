@@ -43,7 +43,7 @@ class Stand:
     @property
     def reached(self) -> bool:
         """Whether the target is the source as it was at the end."""
-        return self.end >= self.goal
+        return self.end.has_reached(self.goal)
 
 
 def open_log(source: Source, hydration_id: str, plan: Plan | None) -> ChangeLog:
@@ -98,7 +98,7 @@ def windows_from(
     found: Stand, plan: Plan, log: ChangeLog, *, budget: Budget, hydrating: bool
 ) -> tuple[Plan, list[LogBounds]] | None:
     """Return the plan of the windows behind a position; ``None`` where nothing was written since. ``plan``: before."""
-    windows = log.windows(found.end, bytes=budget.range_bytes)
+    windows = log.windows(found.end, bytes=budget.range_bytes, goal=found.goal)
     if not windows:
         if not found.reached:
             raise SourceUnavailable(

@@ -83,11 +83,12 @@ class ChangeLog(Protocol):
         """
         ...
 
-    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
         """Return pieces of at most ``bytes`` bytes that cover the log from ``start`` to where it is safe now.
 
-        None where nothing was written since. ``LogLost`` where the source no longer has all of it, ``SnapshotLost``
-        where that was given up, so that all is to be read again, as declared.
+        None where nothing was written since. ``LogLost`` where the source no longer has all of it, or lacks
+        transactions before ``goal``, which rows of the target show already. ``SnapshotLost`` where the log was given
+        up, so that all is to be read again, as declared.
         """
         ...
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet, is_gtid_set
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 
 
@@ -33,6 +34,19 @@ class LogPosition:
     def label(self) -> str:
         """Return the text as people read it."""
         return self.text.partition("@")[0]
+
+    @property
+    def transactions(self) -> GtidSet | None:
+        """The set of transactions before it; ``None`` where the log is one line, so that ``at`` is the whole answer."""
+        return GtidSet.parse(self.label) if is_gtid_set(self.label) else None
+
+    def has_reached(self, other: "LogPosition") -> bool:
+        """Whether everything that was committed before the other position was committed before this one.
+
+        Numbers of transactions do not answer that: after a fail-over a server may have as many, and others.
+        """
+        own, wanted = self.transactions, other.transactions
+        return self.at >= other.at if own is None or wanted is None else wanted.within(own)
 
     @classmethod
     def parse(cls, value: str) -> Self:

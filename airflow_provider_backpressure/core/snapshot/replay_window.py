@@ -4,7 +4,7 @@ A hydration's first plan reads the table's ranges, each at its own time, after t
 (``Plan.position``). Each range records the log's position after its rows were read (``Marker.read_at``). What follows
 are plans of windows: half-open pieces of the log by the positions of commits, ``[start, end)``, one after another, each
 written as upserts and deletes by key in one transaction with the frontier's move. The target is consistent once the
-frontier has reached its goal, the latest of those positions.
+frontier has reached its goal, the latest of those positions; of a binlog the union of their sets of transactions.
 
 Where a position is inside a transaction does not count: a transaction belongs to the window in which its commit begins.
 So a window may end anywhere, and is empty or very large where the log is. How each part treats such a plan:
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -58,7 +59,7 @@ class ReplayWindow:
     @property
     def reached(self) -> bool:
         """Whether its end is the goal or lies behind it."""
-        return self.end >= self.goal
+        return self.end.has_reached(self.goal)
 
     def window(self, after: str | None) -> Window:
         """Return it as the window of a plan; ``after``: the ``upto`` of the plan before, or its position."""
@@ -84,8 +85,16 @@ class ReplayWindow:
 
 
 def goal(start: LogPosition, read_at: Iterable[str]) -> LogPosition:
-    """Return the latest of the positions in the markers; ``start`` where none has one."""
-    return max([start, *(LogPosition.parse(text) for text in read_at if text)])
+    """Return the latest of the positions in the markers; ``start`` where none has one.
+
+    Of sets of transactions it is their union: a server that took another one's place may not have all that was seen.
+    """
+    positions = [start, *(LogPosition.parse(text) for text in sorted(set(read_at)) if text)]
+    latest = max(positions)
+    if latest.transactions is None:
+        return latest
+    seen = GtidSet.parse(",".join(position.label for position in positions))
+    return latest if seen.count == latest.at else LogPosition(at=seen.count, text=str(seen))
 
 
 def number_windows(windows: Iterable[LogBounds]) -> Iterator[PlannedRange]:

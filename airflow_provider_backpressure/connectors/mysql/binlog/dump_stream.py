@@ -14,10 +14,10 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from airflow_provider_backpressure.connectors.mysql.binlog.values import Bytes
-from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 HEAD = 19

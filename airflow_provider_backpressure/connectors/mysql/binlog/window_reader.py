@@ -14,8 +14,8 @@ from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import (
 )
 from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Charsets, Row, RowReader, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_name, table_number, table_of
-from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 
 _RESTART = 'trigger the DAG with {"backpressure": "restart"}'

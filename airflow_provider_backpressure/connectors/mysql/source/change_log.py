@@ -10,7 +10,12 @@ from uuid import uuid4
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
-from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet, Place, read_current_place
+from airflow_provider_backpressure.connectors.mysql.binlog_position import (
+    SETTLED_SECONDS,
+    Place,
+    read_current_place,
+    seen,
+)
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, code
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
@@ -18,6 +23,7 @@ from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
@@ -66,7 +72,7 @@ class MySQLLog:
         self._await_prepared()
         return start
 
-    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
         """See :meth:`..core.ports.ChangeLog.windows`. Bytes are the log's, of all tables together.
 
         Windows end where files do, and between them where one server's transactions follow each other without a gap.
@@ -78,6 +84,7 @@ class MySQLLog:
                 f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was replayed up to "
                 f"{first.file}:{first.at}: it was reset or restored; {RESTART}."
             )
+        self._check_goal(goal or start, now.gtids)
         # What is known as executed never shrinks, but a later start may know of more.
         if now.gtids.count <= start.at:
             return []
@@ -185,6 +192,23 @@ class MySQLLog:
             raise LogLost(
                 f"{at} has removed {_short(lost)} from its binlog before they were replayed: let it keep its files "
                 f"longer (binlog_expire_logs_seconds), and {RESTART}."
+            )
+
+    def _check_goal(self, goal: LogPosition, now: GtidSet) -> None:
+        """Raise ``LogLost`` where rows of the target show transactions that the server does not have.
+
+        A range counts transactions that were being committed. If it will be seen, that takes moments.
+        """
+        missing = (goal.transactions or GtidSet({})).minus(now)
+
+        def is_known() -> bool | None:
+            return True if missing.within(seen(self._session.rows)) else None
+
+        known = not missing.sources or PollPolicy().until(is_known, timeout=SETTLED_SECONDS, clock=self._clock)
+        if not known:
+            raise LogLost(
+                f"MySQL at {where(self._session.endpoint)} does not have {_short(missing)}, which ranges have read "
+                f"already: another server that lacks them took its place, or it was restored; {RESTART}."
             )
 
     def _cuts(self, first: Place, now: Place, size: int) -> Iterator[_Cut]:

@@ -113,7 +113,7 @@ class PostgresLog:
         log.info("The log of %s is kept from %s on by the slot %s.", self._label, lsn(start.at).text, self.stream)
         return start
 
-    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
         flushed = self._kept(start).flushed
         publication, token = self._same_publication(start)
         if flushed <= start:

@@ -142,7 +142,7 @@ def _is_trusted(spec: RangeSpec, connection: psycopg.Connection) -> bool:
         raise InvalidDeclaration("Only a piece of a log can be replayed.")
     query = sql.SQL("SELECT read_at FROM {} WHERE plan_id = %s AND read_at <> ''")
     rows = connection.execute(query.format(sql.SQL(spec.write.commit_table)), (spec.plan_id,)).fetchall()
-    return goal(window.goal, (row[0] for row in rows)) <= bounds.start
+    return bounds.start.has_reached(goal(window.goal, (row[0] for row in rows)))
 
 
 @dataclass(frozen=True)

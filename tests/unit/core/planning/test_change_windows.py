@@ -90,7 +90,7 @@ class Log:
     unit: str = "bytes of log"
     asked: list[int] = field(default_factory=list)
 
-    def windows(self, start: LogPosition, *, bytes: int) -> list[LogBounds]:
+    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
         self.asked.append(start.at)
         return [LogBounds(stream="slot", start=start, end=at(self.end))] if start.at < self.end else []
 
@@ -118,6 +118,30 @@ def test_a_row_that_was_read_again_moves_the_goal():
     plan, windows = next_windows(RANGES, Log(end=160), READ, budget=Budget(), hydrating=True)
     assert stand(plan, []).reached
     assert not stand(plan, [marker(windows[0], at(170))]).reached
+
+
+@pytest.mark.statement("T8")
+def test_windows_of_another_server_are_consistent_only_with_all_transactions_that_ranges_have_seen():
+    """T8: by their number they would be: a server with others of its own has as many."""
+
+    def gtids(*numbers: int) -> LogPosition:
+        servers = [f"00000000-0000-0000-0000-{server:012}" for server in range(len(numbers))]
+        text = ",".join(f"{server}:1-{number}" for server, number in zip(servers, numbers, strict=True))
+        return LogPosition(at=sum(numbers), text=text)
+
+    @dataclass
+    class Binlog(Log):
+        goals: list[LogPosition | None] = field(default_factory=list)
+
+        def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+            self.goals.append(goal)
+            return [LogBounds(stream="slot", start=start, end=gtids(8, 9))]
+
+    seen = [marker(KeyBounds.of_column(column="id", start=None, end=None), gtids(10))]
+    log = Binlog(end=0)
+    plan, _ = next_windows(replace(RANGES, position=str(gtids(5))), log, seen, budget=Budget(), hydrating=True)
+    assert not stand(plan, []).reached
+    assert log.goals == [gtids(10)], "the log is asked whether it has them"
 
 
 def test_nothing_follows_where_nothing_was_written():

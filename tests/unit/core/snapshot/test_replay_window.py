@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal, number_windows
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -55,6 +56,35 @@ def test_a_window_travels_with_its_plan():
 def test_the_goal_is_the_latest_position_that_a_marker_tells():
     assert goal(at(10), ["", str(at(40)), str(at(20))]) == at(40)
     assert goal(at(10), [""]) == at(10)
+
+
+P, R = "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b"
+
+
+def gtids(text: str) -> LogPosition:
+    text = text.replace("P:", f"{P}:").replace("R:", f"{R}:")
+    return LogPosition(at=GtidSet.parse(text).count, text=text)
+
+
+@pytest.mark.statement("T8")
+def test_a_set_of_transactions_is_reached_by_its_transactions_and_not_by_their_number():
+    """T8: a server that took another one's place may have as many, and others."""
+    assert gtids("P:1-10").has_reached(gtids("P:1-8"))
+    assert gtids("P:1-10").has_reached(replace(gtids("P:1-10"), text=f"{P}:1-10@{R}/7/binlog.1:4"))
+    assert not gtids("P:1-8,R:1-9").has_reached(gtids("P:1-10"))
+    assert not replace(WINDOW, start=gtids("P:1-5"), end=gtids("P:1-8,R:1-9"), goal=gtids("P:1-10")).reached
+    assert LogPosition(at=0, text="").transactions is None, "a server without any transaction"
+    assert gtids("P:1").has_reached(LogPosition(at=0, text=""))
+    assert not LogPosition(at=0, text="").has_reached(gtids("P:1"))
+
+
+@pytest.mark.statement("T8")
+def test_the_goal_has_the_transactions_of_all_markers():
+    """T8: the one with most of them need not have those of the others."""
+    found = goal(gtids("P:1-5"), [str(gtids("P:1-10")), "", str(gtids("P:1-8,R:1-9")), str(gtids("P:1-10"))])
+    assert str(found) == f"19 {P}:1-10,{R}:1-9"
+    assert goal(gtids("P:1-5"), [str(gtids("P:1-9"))]) == gtids("P:1-9")
+    assert goal(LogPosition(at=0, text=""), [str(gtids("P:1-9"))]).text == f"{P}:1-9"
 
 
 def test_ranges_of_a_log_are_measured_in_its_bytes():

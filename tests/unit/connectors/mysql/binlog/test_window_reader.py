@@ -9,8 +9,8 @@ from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wa
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_of
 from airflow_provider_backpressure.connectors.mysql.binlog.values import Charset
 from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
-from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 
 SERVER = "b626de1d-e614-11f1-a149-02fc00000001"

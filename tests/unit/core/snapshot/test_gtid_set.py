@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog_position import GtidSet
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 ONE, TWO = "00000000-0000-0000-0000-000000000001", "ffffffff-ffff-ffff-ffff-fffffffffff2"
