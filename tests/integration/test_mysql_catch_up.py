@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Verdict
@@ -137,6 +137,20 @@ def test_every_type_is_replayed_as_it_is_read(followed: FollowedMySQL) -> None:
 def test_a_column_that_is_added_is_followed(followed: FollowedMySQL) -> None:
     """X6: by policy, behind changes of before it came; one that gave rows a value the log does not tell of is not."""
     check_added_column(followed, TABLE, FILL.format(300))
+
+
+@pytest.mark.statement("X6")
+def test_a_column_that_windows_have_passed_over_is_not_added(followed: FollowedMySQL) -> None:
+    """X6: its values are in a part of the log that is not replayed again, so they would stay NULL."""
+    followed.source(TABLE, FILL.format(300))
+    followed.plan()
+    followed.source("ALTER TABLE t ADD c varchar(9)", "INSERT INTO t VALUES (9000, 1, NULL, 'n', 'x')")
+    followed.drain()
+    followed.finish()
+    followed.source("UPDATE t SET v = 1 WHERE id = 1")
+    words = r'column c was there already, and changes of it were left out[^\n]*"backpressure": "restart"'
+    with followed.ports() as ports, pytest.raises(SourceRefused, match=words):
+        replace(ports.planner(), on_new_column=NewColumn.ADD).plan()
 
 
 def test_a_truncated_table_is_emptied_and_another_table_stops_it(followed: FollowedMySQL) -> None:

@@ -95,7 +95,7 @@ class ChangeLog(Protocol):
     def storage(self, read: ReadSpec) -> TableStorage | None:
         """Return how the table is stored now, as of everything that the log shows up to the windows asked for last.
 
-        ``None`` where the log itself shows every statement that changes rows.
+        ``None`` where nothing of that matters.
         """
         ...
 

@@ -12,7 +12,7 @@ class StoredColumn:
 
     name: str
     number: int
-    """Never given twice: a column of the same name with another number is another column."""
+    """Never given twice: a column of the same name with another number is another column. 0 where none is known."""
     version: str
     """Changes whenever a statement alters the column."""
     filled: bool
@@ -109,6 +109,9 @@ def check_added(before: TableStorage | None, now: TableStorage, names: Iterable[
         numbers = sorted(column.number for _, column in found if column is not None)
         if numbers != list(range(before.highest + 1, before.highest + 1 + len(numbers))):
             against = [f"column {name} was added, and another one was added and dropped" for name, _ in found]
+    if not against and before is not None:
+        passed = [name for name, _ in found if before.column(name) is not None]
+        against = [f"column {name} was there already, and changes of it were left out" for name in passed]
     if against:
         raise SourceRefused(_sentence(now.table, plan_id, against))
 

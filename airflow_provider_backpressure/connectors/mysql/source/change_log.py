@@ -26,6 +26,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPos
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS
+from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
@@ -57,8 +58,9 @@ class MySQLLog:
 
     unit = TRANSACTIONS
 
-    def __init__(self, endpoint: Endpoint, hydration_id: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, hydration_id: str, table: TableName, *, clock: Clock | None = None) -> None:
         self.stream = f"binlog_{hydration_id}"
+        self._table = table
         self._clock = clock or SystemClock()
         self._session = Session(endpoint, errors=ERRORS)
 
@@ -94,8 +96,15 @@ class MySQLLog:
             for before, after in pairwise(_wide_enough(cuts, bytes))
         ]
 
-    def storage(self, read: ReadSpec) -> None:
-        """See :meth:`..core.ports.ChangeLog.storage`. The binlog has every statement that alters a table."""
+    def storage(self, read: ReadSpec) -> TableStorage:
+        """See :meth:`..core.ports.ChangeLog.storage`. The binlog has every statement that alters a table.
+
+        But windows pass over the values of columns that their plan leaves out. The names show later which these were.
+        """
+        place = f"TABLE_SCHEMA = {literal(self._table.database)} AND TABLE_NAME = {literal(self._table.name)}"
+        names = self._session.rows(f"SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE {place}")
+        columns = tuple(StoredColumn(name=str(name), number=0, version="", filled=False) for (name,) in names)
+        return TableStorage(table=str(self._table), lock="", relations=(), columns=columns)
 
     def release(self, upto: LogPosition) -> None:
         """See :meth:`..core.ports.ChangeLog.release`. The server removes its files by age, with or without readers."""

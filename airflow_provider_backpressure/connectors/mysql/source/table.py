@@ -132,7 +132,7 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
         )
 
     def _open_log(self, hydration_id: str) -> MySQLLog:
-        return MySQLLog(self._endpoint, hydration_id)
+        return MySQLLog(self._endpoint, hydration_id, self._name)
 
     def _log_keys(self, table: Relation, columns: tuple[CatalogColumn, ...]) -> tuple[tuple[str, ...], ...]:
         replayable(self._session, table, columns, as_text=self._declared.as_text)

@@ -75,6 +75,15 @@ def test_an_added_column_goes_on_only_where_it_is_empty_in_the_rows_of_before():
             check_added(BEFORE, now, ["note"], plan_id="p")
 
 
+def test_a_column_whose_changes_windows_have_left_out_cannot_be_added():
+    """Also where columns have no numbers: by the name alone."""
+    columns = tuple(replace(column, number=0) for column in (ID, AMOUNT, NOTE))
+    before = TableStorage(table="shop.t", lock="", relations=(), columns=columns)
+    with pytest.raises(SourceRefused, match="column note was there already, and changes of it were left out"):
+        check_added(before, before, ["note"], plan_id="p")
+    check_added(replace(before, columns=columns[:2]), before, ["note"], plan_id="p")
+
+
 def test_it_travels_with_the_plan_and_a_plan_of_before_has_none():
     read = ReadSpec(kind="postgres", conn_id="c", columns=(Column(name="id", type="int"),), storage=BEFORE)
     value = json.loads(json.dumps(asdict(read)))
