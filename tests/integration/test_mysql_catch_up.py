@@ -50,6 +50,7 @@ def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed
     planned = followed.plan()
     assert planned.verdict is Verdict.PLANNED
     assert planned.ranges >= 4
+    assert planned.plan.read.since == planned.plan.position
     followed.source("UPDATE t SET v = 2 WHERE id <= 10")
     with followed.ports() as ports:
         ports.hydrator().run()

@@ -17,9 +17,10 @@ import pytest
 from airflow_provider_backpressure.connectors.mysql.binlog.values import CODECS, charsets
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
 from airflow_provider_backpressure.connectors.mysql.tasks import changes as mysql_log
+from airflow_provider_backpressure.connectors.mysql.tasks.read import read as read_rows
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds, LogPosition
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import MySQLSource
 from airflow_provider_backpressure.spark.change_rows import DELETE, UPSERT
@@ -377,6 +378,23 @@ def test_a_server_that_does_not_have_what_was_replayed_is_refused(mysql_database
         ahead = Place(gtids=there.union(there.parse("aaaaaaaa-0000-0000-0000-000000000001:1-5"))).position
         with pytest.raises(LogLost, match="aaaaaaaa-0000-0000-0000-000000000001:1-5, which were replayed"):
             followed.log.windows(ahead, bytes=ALL)
+
+
+@pytest.mark.statement("T8")
+def test_nothing_is_read_from_a_server_that_has_not_applied_the_plans_start(mysql_database: Endpoint) -> None:
+    """T8: another server of the same address, which lags behind, neither shows rows nor sends its log."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with following(mysql_database) as followed:
+        source, there = followed.source, Place.from_position(followed.start).gtids
+        ahead = Place(gtids=there.union(there.parse("aaaaaaaa-0000-0000-0000-000000000001:1-5"))).position
+        plain, words = source.read_spec(followed.snapshot), r"has not applied aaaaaaaa-[^\n]*lead to one server"
+        piece = source.slice(plain, KeyBounds.of_column(column="id", start=None, end=None), "0.0")
+        for read in (plain, replace(plain, since=str(followed.start))):
+            assert sum(batch.num_rows for batch in read_rows(mysql_database, read, piece, "bp:plan:0.0:1")) == 1
+        with pytest.raises(SourceUnavailable, match=words):
+            list(read_rows(mysql_database, replace(plain, since=str(ahead)), piece, "bp:plan:0.0:1"))
+        with pytest.raises(SourceUnavailable, match=words):
+            followed.changes(LogBounds(stream="s", start=followed.start, end=ahead))
 
 
 @pytest.mark.statement("T8")

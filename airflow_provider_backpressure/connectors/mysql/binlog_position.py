@@ -7,6 +7,7 @@ from typing import Any
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
+from airflow_provider_backpressure.exceptions import RESTART, SourceUnavailable
 
 SETTLED_SECONDS = 5.0
 """Longest wait for transactions that are in the files, and not yet known as committed."""
@@ -44,6 +45,26 @@ class Place:
 def read_executed_gtids(ask: Ask) -> GtidSet:
     """Return the transactions whose changes every query from now on sees."""
     return GtidSet.parse(_value(ask, "SELECT @@GLOBAL.gtid_executed"))
+
+
+def check_applied(ask: Ask, gtids: GtidSet, address: str) -> None:
+    """Raise ``SourceUnavailable`` where the server that is asked has not committed all of these transactions.
+
+    Rows that it shows would lack changes, and no window brings those of before the log's start.
+    """
+    missing = gtids.minus(read_executed_gtids(ask))
+    if missing.sources:
+        raise SourceUnavailable(
+            f"MySQL at {address} has not applied {shorten(missing)}, which the plan has seen there: it lags behind "
+            "another server of the same address. Let the address lead to one server. If that server lost transactions, "
+            f"{RESTART}."
+        )
+
+
+def shorten(gtids: GtidSet, width: int = 200) -> str:
+    """Return a set for a message."""
+    text = str(gtids)
+    return text if len(text) <= width else f"{text[:width]}…"
 
 
 def seen(ask: Ask) -> GtidSet:

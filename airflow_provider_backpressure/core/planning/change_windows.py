@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.snapshot.plan import (
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
 from airflow_provider_backpressure.exceptions import (
+    RESTART,
     InvalidDeclaration,
     LedgerRefused,
     SinkRefused,
@@ -66,7 +67,24 @@ def stand(plan: Plan, markers: Iterable[Marker]) -> Stand:
     if window is not None:
         return Stand(end=window.end, goal=goal(window.goal, told))
     start = LogPosition.parse(plan.position or "")
+    check_read_at(plan, start, told)
     return Stand(end=start, goal=goal(start, told))
+
+
+def check_read_at(plan: Plan, start: LogPosition, read_at: Iterable[str]) -> None:
+    """Raise ``SourceRefused`` where ranges were read from a server that had not come to the start of the log.
+
+    Their rows lack changes that no window brings. Bytes of a log are those of one server, which is never behind.
+    """
+    if start.transactions is None:
+        return
+    behind = [text for text in sorted(set(read_at)) if text and not LogPosition.parse(text).has_reached(start)]
+    if behind:
+        raise SourceRefused(
+            f"Ranges of {plan.source_identity} were read from a server that had only {behind[0].partition(' ')[2]}, "
+            f"and the log is replayed from {start.label} on: the address leads to several servers. Let it lead to "
+            f"one server, and {RESTART}."
+        )
 
 
 def check_caught_up(plan: Plan, sink: Sink) -> None:

@@ -217,9 +217,11 @@ class Planner(Previewer):
         )
         check_empty(draft, self.sink)
         warn_coarse(snapshot)
+        position = self._keep_log(hydration, draft)
         draft = replace(
             self._with_holder(draft, closes),
-            position=self._keep_log(hydration, draft),
+            position=position,
+            read=replace(draft.read, since=position or "" if catches_up else ""),
             hydration_id=hydration.id if catches_up else "",
         )
         draft, reason = find_rewrite_key(draft, snapshot, self.sink, budget=self.budget)

@@ -109,6 +109,9 @@ class ReadSpec:
     """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
     tells_position: bool = False
     """Whether each range records the position of the source's log after its rows were read."""
+    since: str = ""
+    """The position from which the source's log is replayed: a server that has not come so far is not read. Empty where
+    nothing is replayed, and in plans of earlier releases."""
     keep_bad: bool = False
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
     marks_tombstones: bool = False

@@ -15,6 +15,7 @@ from airflow_provider_backpressure.connectors.mysql.binlog_position import (
     Place,
     read_current_place,
     seen,
+    shorten,
 )
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, code
@@ -192,14 +193,14 @@ class MySQLLog:
         strange = start.minus(now)
         if strange.sources:
             raise LogLost(
-                f"{at} does not have {_short(strange)}, which were replayed already: it was restored or reset, or is "
+                f"{at} does not have {shorten(strange)}, which were replayed already: it was restored or reset, or is "
                 f"another server; {RESTART}."
             )
         purged = GtidSet.parse(str(self._session.value("SELECT @@GLOBAL.gtid_purged") or ""))
         lost = purged.minus(start)
         if lost.sources:
             raise LogLost(
-                f"{at} has removed {_short(lost)} from its binlog before they were replayed: let it keep its files "
+                f"{at} has removed {shorten(lost)} from its binlog before they were replayed: let it keep its files "
                 f"longer (binlog_expire_logs_seconds), and {RESTART}."
             )
 
@@ -216,7 +217,7 @@ class MySQLLog:
         known = not missing.sources or PollPolicy().until(is_known, timeout=SETTLED_SECONDS, clock=self._clock)
         if not known:
             raise LogLost(
-                f"MySQL at {where(self._session.endpoint)} does not have {_short(missing)}, which ranges have read "
+                f"MySQL at {where(self._session.endpoint)} does not have {shorten(missing)}, which ranges have read "
                 f"already: another server that lacks them took its place, or it was restored; {RESTART}."
             )
 
@@ -299,8 +300,3 @@ def _wide_enough(cuts: list[_Cut], size: int) -> list[_Cut]:
 
 def _number(file: str) -> int:
     return int(file.rpartition(".")[2])
-
-
-def _short(gtids: GtidSet, width: int = 200) -> str:
-    text = str(gtids)
-    return text if len(text) <= width else f"{text[:width]}…"

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from struct import Struct
-from typing import Any
 
 import pymysql
 
@@ -13,11 +12,11 @@ from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Ev
 from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted, Wish
 from airflow_provider_backpressure.connectors.mysql.binlog.values import charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
-from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, seen
+from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied, seen
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import code, words
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
-from airflow_provider_backpressure.connectors.mysql.tasks.read import SOURCE, reader_name
+from airflow_provider_backpressure.connectors.mysql.tasks.read import SOURCE, make_ask, reader_name
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
@@ -42,7 +41,7 @@ def position(source: Endpoint, name: str) -> str:
     connection = connect(seen_from, errors=SOURCE, name=reader_name(name))
     try:
         with SOURCE.translate_errors(seen_from):
-            return str(Place(gtids=seen(_asker(connection))).position)
+            return str(Place(gtids=seen(make_ask(connection))).position)
     finally:
         connection.close()
 
@@ -77,7 +76,7 @@ class BinlogChanges:
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the server no longer has all of the window."""
         with self._open() as connection:
-            walk = self._walk(_asker(connection))
+            walk = self._walk(make_ask(connection))
             yield from self._encode(walk.changes(self._events(connection)))
 
     def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
@@ -87,6 +86,8 @@ class BinlogChanges:
     def _open(self) -> Iterator[Connection]:
         connection = stream.open_stream(self._source, SOURCE, self._name)
         try:
+            with SOURCE.translate_errors(self._source):
+                check_applied(make_ask(connection), self._end.gtids, self._source.address)
             yield connection
         finally:
             # Closing it politely would wait behind what the server is still sending.
@@ -160,15 +161,6 @@ class BinlogChanges:
 def _literal(name: str) -> str:
     """Return a name as a text that no setting of the session reads otherwise."""
     return f"CONVERT(X'{name.encode().hex()}' USING utf8mb4)"
-
-
-def _asker(connection: Connection) -> Ask:
-    def ask(query: str) -> list[tuple[Any, ...]]:
-        with connection.cursor() as cursor:
-            cursor.execute(query)
-            return list(cursor.fetchall())
-
-    return ask
 
 
 def _lost(error: Exception, source: Endpoint) -> Exception:

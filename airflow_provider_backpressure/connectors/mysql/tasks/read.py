@@ -3,15 +3,18 @@
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import stream_rows
+from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import TEXT_REMEDY, Errors, code, words
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RESTART, RangeFailed, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.types import carrier
@@ -25,6 +28,17 @@ ATTEMPT = "bp-read:"
 def reader_name(tag: str) -> str:
     """Return the name under which an attempt reads; the attempt's own name is the writer's."""
     return tag.replace("bp:", ATTEMPT, 1)
+
+
+def make_ask(connection: Connection) -> Ask:
+    """Return what runs a statement on this connection and returns its rows."""
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    return ask
 
 
 def end_attempts(connection: Connection, name: str) -> None:
@@ -61,6 +75,9 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
     try:
         with SOURCE.translate_errors(seen):
             end_attempts(connection, named)
+            if read.since:
+                start = Place.from_position(LogPosition.parse(read.since))
+                check_applied(make_ask(connection), start.gtids, seen.address)
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
             with _check_planned():
                 stream = stream_rows(connection, f"/* {named} */ {piece.query}")

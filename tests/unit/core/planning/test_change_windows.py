@@ -120,14 +120,26 @@ def test_a_row_that_was_read_again_moves_the_goal():
     assert not stand(plan, [marker(windows[0], at(170))]).reached
 
 
+def gtids(*numbers: int) -> LogPosition:
+    servers = [f"00000000-0000-0000-0000-{server:012}" for server in range(len(numbers))]
+    text = ",".join(f"{server}:1-{number}" for server, number in zip(servers, numbers, strict=True))
+    return LogPosition(at=sum(numbers), text=text)
+
+
+@pytest.mark.statement("T8")
+def test_ranges_of_a_server_that_had_not_come_to_the_logs_start_are_refused():
+    """T8: their rows lack changes of before the start; nothing else of the plan shows that."""
+    plan = replace(RANGES, position=str(gtids(5, 9)))
+    bounds = KeyBounds.of_column(column="id", start=None, end=None)
+    assert stand(plan, [marker(bounds, gtids(5, 9)), marker(bounds)]).reached
+    with pytest.raises(SourceRefused, match=r"had only [^\n]*:1-4[^\n]*lead to one server, and trigger"):
+        stand(plan, [marker(bounds, gtids(7, 9)), marker(bounds, gtids(4, 90))])
+    assert stand(RANGES, [marker(bounds, at(90))]).reached, "bytes of a log are not compared so"
+
+
 @pytest.mark.statement("T8")
 def test_windows_of_another_server_are_consistent_only_with_all_transactions_that_ranges_have_seen():
     """T8: by their number they would be: a server with others of its own has as many."""
-
-    def gtids(*numbers: int) -> LogPosition:
-        servers = [f"00000000-0000-0000-0000-{server:012}" for server in range(len(numbers))]
-        text = ",".join(f"{server}:1-{number}" for server, number in zip(servers, numbers, strict=True))
-        return LogPosition(at=sum(numbers), text=text)
 
     @dataclass
     class Binlog(Log):
