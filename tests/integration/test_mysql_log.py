@@ -2,9 +2,10 @@
 
 import random
 import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.mysql.binlog.values import CODECS, charsets
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
+from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog
 from airflow_provider_backpressure.connectors.mysql.tasks import changes as mysql_log
 from airflow_provider_backpressure.connectors.mysql.tasks.read import read as read_rows
 from airflow_provider_backpressure.core.config import Consistency
@@ -59,7 +61,7 @@ class Followed:
 
     def changes(self, *windows: LogBounds) -> list[Told]:
         """Return what changed, in all windows one after another."""
-        read, key = self.source.read_spec(self.snapshot), self.snapshot.key
+        read, key = replace(self.source.read_spec(self.snapshot), since=str(self.start)), self.snapshot.key
         found = []
         for window in windows or self.windows():
             piece = self.source.slice(read, window, "0.0")
@@ -313,15 +315,76 @@ def test_the_log_begins_behind_prepared_xa_transactions(
             monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.change_log.XA_SECONDS", 0.2)
             with pytest.raises(SourceUnavailable, match=r"XA transactions .*XA RECOVER"):
                 Followed(mysql_database)
-            with new_role(mysql_database) as role:
-                rights = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
-                run(mysql_database, f"GRANT {rights} ON *.* TO '{role.user}'@'%'")
-                with pytest.raises(SourceRefused, match="GRANT XA_RECOVER_ADMIN"):
-                    Followed(role)
         finally:
             cursor.execute("XA COMMIT 'y'")
         with following(mysql_database) as followed:
             assert followed.windows() == []
+
+
+@pytest.mark.statement("X6")
+def test_without_the_right_to_see_xa_transactions_no_log_begins(mysql_database: Endpoint) -> None:
+    """X6: one that was prepared before the server's restart is in no counter."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with new_role(mysql_database) as role:
+        rights = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
+        run(mysql_database, f"GRANT {rights} ON *.* TO '{role.user}'@'%'")
+        with pytest.raises(SourceRefused, match="GRANT XA_RECOVER_ADMIN"):
+            Followed(role)
+
+
+@contextmanager
+def prepared(endpoint: Endpoint, table: str) -> Iterator[Any]:
+    """Give the cursor of a session with a prepared XA transaction that inserts into a table; it ends at last."""
+    with session(endpoint) as cursor:
+        for each in ("XA START 'z'", f"INSERT INTO {table} VALUES (1)", "XA END 'z'", "XA PREPARE 'z'"):
+            cursor.execute(each)
+        try:
+            yield cursor
+        finally:
+            with suppress(pymysql.Error):
+                cursor.execute("XA ROLLBACK 'z'")
+
+
+@pytest.mark.statement("X6")
+def test_the_commit_of_an_xa_transaction_that_was_waited_for_is_seen_by_every_range(mysql_database: Endpoint) -> None:
+    """X6: it stands in the first window without its rows, and a server that does not have it yet is not read."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with prepared(mysql_database, "t") as cursor:
+        commit = threading.Timer(0.5, lambda: cursor.execute("XA COMMIT 'z'"))
+        commit.start()
+        with following(mysql_database) as followed:
+            commit.join()
+            start = Place.from_position(followed.start)
+            assert start.required.count == start.gtids.count + 1
+            assert Place.from_position(start.position) == start
+            assert followed.changes() == []
+
+
+@pytest.mark.statement("X6")
+def test_an_xa_transaction_that_was_prepared_unseen_before_the_log_began_stops_at_its_commit(
+    mysql_database: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X6: the server may list it a moment after its transaction number is known."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    monkeypatch.setattr(MySQLLog, "_list_prepared", lambda self: set())
+    with prepared(mysql_database, "t") as cursor, following(mysql_database) as followed:
+        cursor.execute("XA COMMIT 'z'")
+        with pytest.raises(SourceRefused, match=r"commits the XA transaction X'7a',X'',1, which was prepared before"):
+            followed.changes()
+
+
+@pytest.mark.statement("X6")
+@pytest.mark.parametrize("files", [0, 1, 6])
+def test_an_xa_transaction_of_another_table_may_commit_in_a_later_window(mysql_database: Endpoint, files: int) -> None:
+    """X6: its PREPARE is found in the log, some files before the window that has its commit."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    with following(mysql_database) as followed, prepared(mysql_database, "other") as cursor:
+        run(mysql_database, *["FLUSH BINARY LOGS"] * files, "INSERT INTO t VALUES (2)")
+        first = followed.windows()
+        assert followed.changes(*first) == [(UPSERT, ("2",))]
+        cursor.execute("XA COMMIT 'z'")
+        (second,) = followed.log.windows(first[-1].end, bytes=ALL)
+        assert followed.changes(second) == []
 
 
 def test_a_log_that_the_server_removed_is_lost(mysql_database: Endpoint) -> None:

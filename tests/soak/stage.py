@@ -119,7 +119,7 @@ class Stage:
         mysql.run(
             erp,
             f"CREATE USER {ACCOUNT}@'%' IDENTIFIED BY '{mysql.PASSWORD}'",
-            f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {ACCOUNT}@'%'",
+            f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO {ACCOUNT}@'%'",
             f"SET SESSION cte_max_recursion_depth = {KEYS * 2}",
             mysql_catching_up.TABLE,
             mysql_catching_up.FILL.format(KEYS),

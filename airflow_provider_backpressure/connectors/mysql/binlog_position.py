@@ -25,21 +25,31 @@ class Place:
     at: int = 4
     made: str = ""
     """Which server began the file, and when: ``<server_uuid>/<seconds>``. Positions of older versions lack it."""
+    settled: GtidSet | None = None
+    """Of a log's start where XA transactions were waited for: the transactions by the end of the wait."""
+
+    @property
+    def required(self) -> GtidSet:
+        """The transactions that every range has to see, since no window need bring them."""
+        return self.settled or self.gtids
 
     @property
     def position(self) -> LogPosition:
         """Return it as a position: the number of the transactions, and what its reader needs."""
         made = f"{self.made}/" if self.made else ""
         place = f"@{made}{self.file}:{self.at}" if self.file else ""
-        return LogPosition(at=self.gtids.count, text=f"{self.gtids}{place}")
+        settled = f"{'' if place else '@'}@{self.settled}" if self.settled is not None else ""
+        return LogPosition(at=self.gtids.count, text=f"{self.gtids}{place}{settled}")
 
     @classmethod
     def from_position(cls, position: LogPosition) -> "Place":
         """Read what :attr:`position` gave."""
-        gtids, _, place = position.text.partition("@")
+        gtids, _, rest = position.text.partition("@")
+        place, waited, settled = rest.partition("@")
         made, _, place = place.rpartition("/")
         file, _, at = place.rpartition(":")
-        return cls(gtids=GtidSet.parse(gtids), file=file, at=int(at or 4), made=made)
+        seen_by_all = GtidSet.parse(settled) if waited else None
+        return cls(gtids=GtidSet.parse(gtids), file=file, at=int(at or 4), made=made, settled=seen_by_all)
 
 
 def read_executed_gtids(ask: Ask) -> GtidSet:

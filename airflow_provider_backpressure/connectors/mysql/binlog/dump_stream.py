@@ -79,6 +79,15 @@ def gtid_of(body: bytes) -> tuple[str, int]:
     return _server(body[1:17]), int.from_bytes(body[17:25], "little")
 
 
+def xid_of(body: bytes) -> str | None:
+    """Return the name of an XA transaction that was prepared, as statements have it; ``None`` where it committed."""
+    if body[0]:
+        return None
+    number, *sizes = struct.unpack_from("<III", body, 1)
+    end = 13 + sizes[0]
+    return f"X'{body[13:end].hex()}',X'{body[end : end + sizes[1]].hex()}',{number}"
+
+
 @cache
 def _server(raw: bytes) -> str:
     return str(uuid.UUID(bytes=raw))

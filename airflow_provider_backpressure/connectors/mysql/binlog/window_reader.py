@@ -11,6 +11,7 @@ from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import (
     gtid_of,
     statement_of,
     unpack_transaction,
+    xid_of,
 )
 from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Charsets, Row, RowReader, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_name, table_number, table_of
@@ -20,6 +21,7 @@ from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 
 _RESTART = 'trigger the DAG with {"backpressure": "restart"}'
 _USUAL = (b"\0BEGIN", b"\0COMMIT")
+_XA_COMMIT = "XA COMMIT "
 _OLD = (Kind.OLD_WRITE, Kind.OLD_UPDATE, Kind.OLD_DELETE, Kind.PARTIAL_UPDATE)
 
 
@@ -52,6 +54,12 @@ class Walk:
     """Whether the server ignores case in the names of tables (``lower_case_table_names``)."""
     by_primary: bool = True
     """Whether the key is the table's primary key."""
+    required: GtidSet | None = None
+    """Transactions that every range has seen; ``None`` in plans of earlier releases, which do not know them."""
+    is_prepared: Callable[[str], bool] = field(default=lambda xid: False)
+    """Whether an XA transaction was prepared in a part of the log that earlier windows were about."""
+    _prepared: set[str] = field(default_factory=set)
+    """XA transactions that were prepared in this window, and did not change the table."""
     _left: int = field(init=False)
     _readers: dict[int, tuple[bytes, RowReader]] = field(default_factory=dict)
     _touched: bool = False
@@ -111,12 +119,28 @@ class Walk:
         elif event.kind in _OLD:
             self._refuse_old(event)
         elif event.kind == Kind.XA_PREPARE:
-            if self._touched and not event.body[0]:
-                raise self._cannot("belongs to an XA transaction, of which nobody knows yet whether it is committed")
+            self._read_prepare(event.body)
         elif event.kind == Kind.INCIDENT:
             raise LogLost(f"The server says that its binlog lacks changes (an incident event): {_RESTART}.")
         else:
             raise self._cannot(f"has an event of kind {event.kind}, which this version does not know")
+
+    def _read_prepare(self, body: bytes) -> None:
+        if self._touched and not body[0]:
+            raise self._cannot("belongs to an XA transaction, of which nobody knows yet whether it is committed")
+        if (xid := xid_of(body)) is not None:
+            self._prepared.add(xid)
+
+    def _check_prepared(self, xid: str) -> None:
+        """Stop at the commit of an XA transaction that no window of the plan has shown: its rows may be the table's."""
+        source, _, number = self._gtid.rpartition(":")
+        if self.required is None or self.required.has(source, int(number)):
+            return
+        if xid not in self._prepared and not self.is_prepared(xid):
+            raise self._cannot(
+                f"commits the XA transaction {xid}, which was prepared before the log was kept, so that no window and "
+                "perhaps no range has its rows"
+            )
 
     def _read_table_map(self, body: bytes) -> None:
         number = table_number(body)
@@ -163,6 +187,8 @@ class Walk:
         statement = statement_of(event.body, event.kind)
         if statement.text.startswith("ROLLBACK") and self._touched:
             raise self._cannot("was rolled back together with changes that could not be")
+        if statement.text.startswith(_XA_COMMIT):
+            self._check_prepared(statement.text.removeprefix(_XA_COMMIT).strip())
         match effect(statement, self._followed):
             case Effect.TRUNCATED:
                 yield Done.TRUNCATED, [None] * len(self.wanted.types)

@@ -69,11 +69,13 @@ class MySQLLog:
         """See :meth:`..core.ports.ChangeLog.begin`.
 
         Rows of an XA transaction are logged when it is prepared, and seen when it is committed. So those that are
-        prepared before the start are waited for.
+        prepared before the start are waited for, and every range has to see their commits.
         """
-        start = self._read_place().position
-        self._await_prepared()
-        return start
+        start = self._read_place()
+        if self._await_prepared():
+            with ERRORS.translate_errors(self._session.endpoint):
+                start = replace(start, settled=read_current_place(self._session.raw).gtids)
+        return start.position
 
     def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
         """See :meth:`..core.ports.ChangeLog.windows`. Bytes are the log's, of all tables together.
@@ -159,7 +161,8 @@ class MySQLLog:
             raise ERRORS.translate(error, self._session.endpoint) from error
         return all(int(row[1]) == place.at and str(row[2]) in _BETWEEN for row in rows)
 
-    def _await_prepared(self) -> None:
+    def _await_prepared(self) -> bool:
+        """Wait for the XA transactions that are prepared now; whether there were any."""
         before = self._list_prepared()
 
         def over() -> bool | None:
@@ -170,22 +173,23 @@ class MySQLLog:
                 f"XA transactions in MySQL at {where(self._session.endpoint)} that were prepared before the log was "
                 f"kept did not end within {XA_SECONDS} s: commit them or roll them back (XA RECOVER lists them)."
             )
+        return bool(before)
 
     def _list_prepared(self) -> set[tuple[str, ...]]:
-        """Return the XA transactions that are prepared and not over; ``SourceRefused`` where they cannot be known."""
+        """Return the XA transactions that are prepared and not over; ``SourceRefused`` where they cannot be known.
+
+        No counter shows that there are none: a restart of the server resets counters, and ends no prepared transaction.
+        """
         try:
             return {tuple(map(str, row)) for row in self._session.raw("XA RECOVER")}
         except pymysql.Error as error:
             if code(error) not in _DENIED:
                 raise ERRORS.translate(error, self._session.endpoint) from error
-        used = self._session.rows("SHOW GLOBAL STATUS LIKE 'Com_xa_prepare'")
-        if used and int(used[0][1]):
             user = self._session.endpoint.user
             raise SourceRefused(
-                f"MySQL at {where(self._session.endpoint)} has XA transactions, and {user} may not see which are "
-                f"prepared: GRANT XA_RECOVER_ADMIN ON *.* TO {user}."
-            )
-        return set()
+                f"MySQL at {where(self._session.endpoint)} does not let {user} see whether XA transactions are "
+                f"prepared, whose rows would be missed: GRANT XA_RECOVER_ADMIN ON *.* TO {user}."
+            ) from error
 
     def _check(self, start: GtidSet, now: GtidSet) -> None:
         """Raise ``LogLost`` where the server has not all that was replayed, or no longer what has to be."""

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from struct import Struct
+from uuid import uuid4
 
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
-from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Event
+from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Event, Kind, gtid_of, xid_of
 from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted, Wish
 from airflow_provider_backpressure.connectors.mysql.binlog.values import charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
@@ -16,9 +17,10 @@ from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, 
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import code, words
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
-from airflow_provider_backpressure.connectors.mysql.tasks.read import SOURCE, make_ask, reader_name
+from airflow_provider_backpressure.connectors.mysql.tasks.read import ATTEMPT, SOURCE, make_ask, reader_name
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import DELETE, NULL, TRUNCATE, UPSERT, head
@@ -69,6 +71,7 @@ class BinlogChanges:
         self.read_at = ""
         self._source, self._name, self._said = source, name, said
         self._start, self._end = Place.from_position(bounds.start), Place.from_position(bounds.end)
+        self._since = Place.from_position(LogPosition.parse(read.since)) if read.since else None
         self._types = {column.name: column.type for column in read.columns}
         self._added = frozenset(read.added)
         self._key = tuple(key)
@@ -83,8 +86,8 @@ class BinlogChanges:
         raise InvalidDeclaration(f"{len(keys)} rows are to be read again, and the binlog has all of every row.")
 
     @contextmanager
-    def _open(self) -> Iterator[Connection]:
-        connection = stream.open_stream(self._source, SOURCE, self._name)
+    def _open(self, name: str = "") -> Iterator[Connection]:
+        connection = stream.open_stream(self._source, SOURCE, name or self._name)
         try:
             with SOURCE.translate_errors(self._source):
                 check_applied(make_ask(connection), self._end.gtids, self._source.address)
@@ -112,7 +115,44 @@ class BinlogChanges:
             end=self._end.gtids,
             folded=bool(folded),
             by_primary=primary == set(self._key),
+            required=self._since.required if self._since else None,
+            is_prepared=self._is_prepared,
         )
+
+    def _is_prepared(self, xid: str) -> bool:
+        """Whether the log shows the XA transaction's PREPARE since the plan's start and before this window.
+
+        It is mostly near, and files are many: they are searched from the window's start back, twice as many each time.
+        """
+        connection = connect(self._source, errors=SOURCE, name=self._name)
+        with closing(connection), SOURCE.translate_errors(self._source):
+            names = [str(row[0]) for row in make_ask(connection)("SHOW BINARY LOGS")]
+        last = names.index(self._start.file) + 1 if self._start.file in names else len(names)
+        back, found = 1, None
+        while found is None:
+            found = self._search_prepare(xid, names[max(0, last - back)])
+            if found is None and back >= last:
+                return False
+            back *= 2
+        return found
+
+    def _search_prepare(self, xid: str, file: str) -> bool | None:
+        """Search the log from a file on; ``None`` where that begins behind the plan's start and does not have it."""
+        assert self._since is not None, "asked where the start is known"
+        within, since = False, None
+        # Under the attempt's own name the server would end the stream that is being read.
+        name = f"{ATTEMPT}{uuid4()}:1"
+        with self._open(name) as connection:
+            for event in self._sent(connection, Place(gtids=GtidSet({}), file=file), name):
+                if event.kind == Kind.GTID:
+                    gtid = gtid_of(event.body)
+                    if not self._start.gtids.has(*gtid):
+                        break
+                    within = not self._since.gtids.has(*gtid)
+                    since = since if within else False
+                elif within and event.kind == Kind.XA_PREPARE and xid_of(event.body) == xid:
+                    return True
+        return since
 
     def _events(self, connection: Connection) -> Iterator[Event]:
         """Yield the server's events, from the file on that is known, or from the one that the server finds."""
@@ -129,10 +169,10 @@ class BinlogChanges:
         with self._open() as another:
             yield from self._sent(another, Place(gtids=self._start.gtids))
 
-    def _sent(self, connection: Connection, start: Place) -> Iterator[Event]:
+    def _sent(self, connection: Connection, start: Place, name: str = "") -> Iterator[Event]:
         try:
             with SOURCE.translate_errors(self._source):
-                yield from stream.sent(connection, self._name, start.gtids, start.file, start.at)
+                yield from stream.sent(connection, name or self._name, start.gtids, start.file, start.at)
         except SOURCE.refused as error:
             raise _lost(error, self._source) from error
 

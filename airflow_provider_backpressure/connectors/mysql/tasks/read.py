@@ -77,7 +77,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             end_attempts(connection, named)
             if read.since:
                 start = Place.from_position(LogPosition.parse(read.since))
-                check_applied(make_ask(connection), start.gtids, seen.address)
+                check_applied(make_ask(connection), start.required, seen.address)
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
             with _check_planned():
                 stream = stream_rows(connection, f"/* {named} */ {piece.query}")

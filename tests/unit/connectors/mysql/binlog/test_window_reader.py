@@ -163,6 +163,23 @@ def test_an_event_without_rows_is_passed_over():
     assert not any(changes_nothing(kind, flagged) for kind in Kind if kind is not Kind.FORMAT), "each is looked at"
 
 
+XID = "X'78',X'0a',1"
+PREPARED = Event(Kind.XA_PREPARE, bytes.fromhex("00010000000100000001000000780a"))
+
+
+@pytest.mark.statement("X6")
+def test_an_xa_commit_without_its_prepare_stops_it_unless_every_range_has_seen_it():
+    """X6: its rows are in the log before the start, and it was not committed yet when ranges were read."""
+    log, before = [gtid(76), PREPARED, gtid(77), said(f"XA COMMIT {XID}")], GtidSet.parse(f"{SERVER}:1-75")
+    assert walked(*log, last=77, required=before) == []
+    with pytest.raises(SourceRefused, match=r"XA transaction X'78',X'0a',1, which was prepared before[^\n]*restart"):
+        walked(*log[2:], first=77, last=77, required=before)
+    assert walked(*log[2:], first=77, last=77, required=GtidSet.parse(f"{SERVER}:1-77")) == []
+    assert walked(*log[2:], first=77, last=77, required=before, is_prepared=lambda xid: xid == XID) == []
+    assert walked(*log[2:], first=77, last=77) == [], "a plan of an earlier release does not know its start"
+    assert walked(log[2], said(f"XA ROLLBACK {XID}"), first=77, last=77, required=before) == []
+
+
 def test_an_xa_transaction_that_commits_at_once_is_one_as_any():
     assert len(walked(*LOG[:4], Event(Kind.XA_PREPARE, b"\1"), last=76)) == 1
 
