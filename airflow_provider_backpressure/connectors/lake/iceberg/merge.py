@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pyarrow
 import pyarrow.compute as pc
@@ -147,15 +148,38 @@ def _parts(table: Table, task: FileScanTask, schema: pyarrow.Schema) -> Iterator
 
 
 def commit_change(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:
-    """Swap the metadata; ``False`` where the branch has moved since the table was loaded."""
+    """Swap the metadata; ``False`` where the branch has moved since the table was loaded.
+
+    A refusal proves nothing: where the answer of a commit was lost and the transport sent it again, the second call is
+    refused because of the first. So the table is loaded again before anything is deleted.
+    """
+    producers, clean_ups, number = list[Any](), list[Callable[[], None]](), 0
     try:
         with table.transaction() as transaction:
             change(transaction, about)
-            last = iceberg_history.describe_snapshot(transaction.table_metadata.current_snapshot())
-            transaction.set_properties({**properties, LAST: last})
+            snapshot = transaction.table_metadata.current_snapshot()
+            transaction.set_properties({**properties, LAST: iceberg_history.describe_snapshot(snapshot)})
+            number = (snapshot.sequence_number if snapshot is not None else None) or 0
+            producers = transaction._snapshot_producers
+            clean_ups = [_postpone_clean_up(producer) for producer in producers]
     except CommitFailedException:
+        snapshots = table.catalog.load_table(table.name()).metadata.snapshots
+        if producers and {each.snapshot_id for each in producers} <= {each.snapshot_id for each in snapshots}:
+            return True
+        # Another snapshot has the number of this one, so this one cannot be in the table, nor arrive there later.
+        # Otherwise its files stay: files that nothing names do no harm.
+        if number and any(each.sequence_number == number for each in snapshots):
+            for clean_up in clean_ups:
+                clean_up()
         return False
     return True
+
+
+def _postpone_clean_up(producer: Any) -> Callable[[], None]:
+    """Return what deletes the manifests of a snapshot, and keep pyiceberg from it: it does so after every refusal."""
+    clean_up: Callable[[], None] = producer._clean_all_uncommitted
+    producer._clean_all_uncommitted = lambda: None
+    return clean_up
 
 
 def forget_properties(table: Table) -> bool:
