@@ -19,11 +19,12 @@ from pyiceberg.expressions import (
     Reference,
 )
 from pyiceberg.expressions.literals import literal
-from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 
 from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
+from airflow_provider_backpressure.connectors.lake.iceberg.bounds import describe_files, may_hold
 from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, remove, schema_of
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
@@ -70,7 +71,7 @@ def merge(
     removed: list[DataFile] = []
     live = mark.files if settled is None or settled.is_every_row_live else _live(table, data, staged, settled)
     added = [data.path(name) for name in live]
-    for task in table.scan(row_filter=_near(keys, key)).plan_files():
+    for task in _find_near(table, keys, key):
         if task.delete_files:
             raise SinkRefused(f"{'.'.join(table.name())} has delete files: compact it before rows are merged into it.")
         found = _without(table, data, task, keys, key)
@@ -79,11 +80,9 @@ def merge(
             added += [data.path(name) for name in found]
 
     def change(transaction: Transaction, about: dict[str, str]) -> None:
-        if transaction.table_metadata.name_mapping() is None:
-            mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
-            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        _set_name_mapping(transaction)
         with require_files(staged.table):
-            files = list(parquet_files_to_data_files(table.io, transaction.table_metadata, iter(added)))
+            files = list(describe_files(table.io, transaction.table_metadata, added))
         with transaction.update_snapshot(snapshot_properties=about).overwrite() as snapshot:
             for file in removed:
                 snapshot.delete_data_file(file)
@@ -106,16 +105,27 @@ def _live(table: Table, data: Data, staged: StagedRows, settled: Settled) -> lis
     return names
 
 
-def _near(keys: pyarrow.Table, key: Sequence[str]) -> BooleanExpression:
-    """Return a condition that passes over files whose bounds say that they hold none of the keys."""
+def _set_name_mapping(transaction: Transaction) -> None:
+    """Let readers find the columns of our files by their names: the files have no ids of columns."""
+    if transaction.table_metadata.name_mapping() is None:
+        mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+
+
+def _find_near(table: Table, keys: pyarrow.Table, key: Sequence[str]) -> Iterator[FileScanTask]:
+    """Yield the files that may hold some of the keys, by the bounds of the first column."""
     first = keys[key[0]]
-    if not any(ordered(first.type) for ordered in _ORDERED):
-        return AlwaysTrue()
-    ends = pc.min_max(first).as_py()
-    return And(
-        GreaterThanOrEqual(term=Reference(key[0]), value=literal(ends["min"])),
-        LessThanOrEqual(term=Reference(key[0]), value=literal(ends["max"])),
-    )
+    ends = pc.min_max(first).as_py() if any(is_kind(first.type) for is_kind in _ORDERED) else {}
+    if pyarrow.types.is_integer(first.type):
+        row_filter: BooleanExpression = And(
+            GreaterThanOrEqual(term=Reference(key[0]), value=literal(ends["min"])),
+            LessThanOrEqual(term=Reference(key[0]), value=literal(ends["max"])),
+        )
+        yield from table.scan(row_filter=row_filter).plan_files()
+        return
+    for task in table.scan().plan_files():
+        if not ends or may_hold(table, task.file, key[0], ends["min"], ends["max"]):
+            yield task
 
 
 def _without(table: Table, data: Data, task: FileScanTask, keys: pyarrow.Table, key: Sequence[str]) -> list[str] | None:
@@ -200,8 +210,13 @@ def append_files(data: Data, mark: Mark, name: str) -> Change:
     paths = [data.path(name) for name in mark.files]
 
     def add(transaction: Transaction, about: dict[str, str]) -> None:
+        _set_name_mapping(transaction)
         with require_files(name):
-            transaction.add_files(paths, snapshot_properties=about, check_duplicate_files=False)
+            files = list(describe_files(transaction._table.io, transaction.table_metadata, paths))
+        # The producer of ``add_files``: it merges manifests where the table's properties say so.
+        with transaction._append_snapshot_producer(about) as snapshot:
+            for file in files:
+                snapshot.append_data_file(file)
 
     return add
 
