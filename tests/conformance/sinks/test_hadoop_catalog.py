@@ -53,21 +53,55 @@ def test_a_number_that_is_free_again_is_not_taken(case: HadoopCase, monkeypatch:
         begun.write(seq)
     there = versions(case)
     assert there[0] > 3
+    latest = iceberg_hadoop._latest
     monkeypatch.setattr(iceberg_hadoop, "_latest", lambda _: 2)
+    sleeper.metadata.properties["commit.retry.num-retries"] = "0"
     (metadata(case) / "v2.metadata.json").write_text(sleeper.metadata.model_dump_json())
     real = iceberg_hadoop.HadoopCatalog._take
 
     def late(folder: Path, number: int, found: Any) -> bool:
         taken = real(folder, number, found)
         (metadata(case) / "v2.metadata.json").unlink()
+        monkeypatch.setattr(iceberg_hadoop, "_latest", latest)
         return taken
 
     monkeypatch.setattr(iceberg_hadoop.HadoopCatalog, "_take", staticmethod(late))
-    with pytest.raises(CommitFailedException, match="long overtaken"), sleeper.transaction() as transaction:
-        transaction.set_properties({"a": "b"})
+    transaction = sleeper.transaction().set_properties({"a": "b"})
+    with transaction.update_snapshot().fast_append():
+        pass
+    with pytest.raises(CommitFailedException, match="long overtaken"):
+        transaction.commit_transaction()
     monkeypatch.undo()
     assert versions(case) == there
     assert case.rows() == expected(case, *range(22))
+
+
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize("others", [19, 20, 21, 22])
+def test_a_task_that_froze_behind_its_link_knows_its_commit(
+    case: HadoopCase, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """X1: so many others commit on top that the version before this one, or both, are cleaned away."""
+    begun = begin(case)
+    begun.write(0)
+    real = iceberg_hadoop.HadoopCatalog._take
+
+    def freeze(*args: Any) -> bool:
+        taken = real(*args)
+        monkeypatch.setattr(iceberg_hadoop.HadoopCatalog, "_take", staticmethod(real))
+        for number in range(others):
+            with case.writable().transaction() as transaction:
+                transaction.set_properties({"of": str(number)})
+        return taken
+
+    monkeypatch.setattr(iceberg_hadoop.HadoopCatalog, "_take", staticmethod(freeze))
+    begun.write(1)
+    assert set(begun.markers()) == {"0.0", "1.0"}
+    assert case.rows() == expected(case, 0, 1)
+    earlier = [Path(each.metadata_file.removeprefix("file://")) for each in case.writable().metadata.metadata_log]
+    assert [path.name for path in earlier if not path.exists()] == []
+    begun.write(2)
+    assert case.rows() == expected(case, 0, 1, 2)
 
 
 def test_packed_metadata_is_refused(case: HadoopCase) -> None:

@@ -119,13 +119,16 @@ class HadoopCatalog(NoopCatalog):
         folder, number = self._folder(table.name()), _number(now.metadata_location) + 1
         if not self._take(folder, number, metadata):
             raise CommitFailedException(f"Version {number} of {'.'.join(table.name())} was committed by another.")
+        found: dict[str, Any] = {"metadata": metadata, "metadata-location": f"file://{_path(folder, number)}"}
         if not _path(folder, number - 1).exists():
-            # So many commits followed since the read that the number was free again: this one is not in their line.
-            _path(folder, number).unlink()
+            # Many commits followed since the read. They build on this one, or its number was free again by then.
+            made = _snapshots(metadata) - _snapshots(now.metadata)
+            if made & _snapshots(self.load_table(table.name()).metadata):
+                return CommitTableResponse(**found)
+            _path(folder, number).unlink(missing_ok=True)
             raise CommitFailedException(f"Version {number} of {'.'.join(table.name())} was long overtaken.")
         _write_hint(folder, number)
         self._delete_old_metadata(now.io, now.metadata, metadata)
-        found: dict[str, Any] = {"metadata": metadata, "metadata-location": f"file://{_path(folder, number)}"}
         return CommitTableResponse(**found)
 
     def purge_table(self, identifier: Any) -> None:
@@ -154,6 +157,10 @@ class HadoopCatalog(NoopCatalog):
             fresh.unlink()
         sync(path.parent)
         return True
+
+
+def _snapshots(metadata: TableMetadata) -> set[int]:
+    return {each.snapshot_id for each in metadata.snapshots}
 
 
 def _path(folder: Path, number: int) -> Path:
