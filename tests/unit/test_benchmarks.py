@@ -104,7 +104,8 @@ def test_the_time_of_children_is_counted(text: str) -> None:
     """A process answers for the one it has started, also when that has ended."""
     with program(text) as parent, Accounts({"all": parent.pid}) as accounts:
         go_on(parent)
-    assert 0.4 <= accounts.trees["all"].cpu_seconds < 2
+    # The kernel counts in hundredths, and rounds down each process.
+    assert 0.38 <= accounts.trees["all"].cpu_seconds < 2
     assert accounts.trees["all"].peak_bytes > 1024**2
     assert accounts.seconds >= 0.4
 
