@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.core.config import NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SourceRefused
 from airflow_provider_backpressure.ledger.migration import migrate
@@ -248,6 +249,44 @@ def test_changes_in_avro_make_the_same_table(stage: Stage, registry: Server, fla
     reading = {"value": avro_, "key": avro_, "envelope": Debezium(flattened=flattened)}
     endpoint = endpoint_of(stage.kafka, related={CONN_ID: registry_endpoint(registry)})
     hydrate(stage, connector, list(FIELDS)[:4], ("id",), reading=reading, endpoint=endpoint)
+
+
+def test_a_column_that_was_added_with_a_default_stops_the_run(stage: Stage, registry: Server) -> None:
+    """R3: committed rows have the default in the source, without an event; a restart reads them all with it."""
+    topic = stage.topic()
+    value, key = (Subject(server=registry, name=f"{topic.name}-{name}") for name in ("value", "key"))
+    key_id = key.register(AVRO_SCHEMAS["key"])
+
+    def send(number: int, *added: Any, **more: Any) -> None:
+        row = avro("Value", AVRO_ROW[0], *added)
+        after, op = {"name": "after", "type": ["null", "Value"]}, {"name": "op", "type": "string"}
+        schema = avro("Envelope", {"name": "before", "type": ["null", row]}, after, op)
+        sent = avro_record(schema, {"op": "c", "after": {"id": number, **more}}, value.register(schema))
+        topic.send(0, sent, key=avro_record(AVRO_SCHEMAS["key"], {"id": number}, key_id))
+
+    def plan(restart: bool = False) -> None:
+        with run.composed.open(stage.runner) as ports:
+            replace(ports.planner(), key=("id",), on_new_column=NewColumn.ADD).plan(restart=restart)
+
+    avro_ = Avro(registry_conn_id=CONN_ID)
+    reading = {"value": avro_, "key": avro_, "envelope": Debezium()}
+    endpoint = endpoint_of(stage.kafka, related={CONN_ID: registry_endpoint(registry)})
+    run = stage.hydration(topic, mode="upsert", reading=reading, endpoint=endpoint)
+    note = {"name": "note", "type": ["null", "string"], "default": None}
+    send(1)
+    plan()
+    run.drain()
+    send(2, note, note="x")
+    plan()
+    run.drain()
+    assert run.rows("id, note") == [(1, None), (2, "x")], "a default of NULL is what the rows have"
+    send(3, note, {"name": "x", "type": "int", "default": 5}, note=None, x=7)
+    with pytest.raises(SourceRefused, match=r"column x was added with a default, .* nobody has changed.*restart"):
+        plan()
+    run.sql("ALTER TABLE {} ADD COLUMN x integer")
+    plan(restart=True)
+    run.drain()
+    assert run.rows("id, note, x") == [(1, None, 5), (2, "x", 5), (3, None, 7)]
 
 
 def test_what_is_no_change_of_a_row_stops_the_run_or_is_put_aside(stage: Stage) -> None:

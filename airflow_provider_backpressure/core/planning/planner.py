@@ -412,10 +412,13 @@ class Planner(Previewer):
 
     def _widen(self, plan: Plan, *, after: str | None) -> None:
         """Add the source's new columns since the plan to the target, as the policy allows; refuse other changes."""
-        now = self.source.snapshot(self.consistency, after=after, counted=False).columns
-        if fingerprint(now) == plan.fingerprint:
+        now = self.source.snapshot(self.consistency, after=after, counted=False)
+        if fingerprint(now.columns) == plan.fingerprint:
             return
-        change = SchemaChange(before=plan.read.columns, now=now)
+        change = SchemaChange(before=plan.read.columns, now=now.columns)
         change.check(self.source.identity, plan.plan_id, self.on_new_column)
         if change.added and self.transform is None:
+            if plan.read.holds_deletes:
+                # The target is to be equal to a table, whose rows have got the default without a change event.
+                change.check_logged(now, plan.plan_id)
             self.sink.widen(change.added)

@@ -25,6 +25,8 @@ class Shape:
     """Type of its column by field; ``None`` where every value is null."""
     is_whole: bool = False
     """Whether a value is one column, and not one for each of its fields."""
+    defaults: frozenset[str] = frozenset()
+    """Fields with a default that is not null."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +117,11 @@ class AvroEvents(Avro):
     def shape(self, version: Version, whole: str) -> Shape:
         """See :meth:`Avro.shape`. Of values the row's fields."""
         node = avro.parse(version.schema, [text for _, text in version.references], connect=True)
-        if not self.is_key:
-            node = find_row(node, flattened=self.envelope.flattened)
-        return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
+        if self.is_key:
+            return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
+        row = find_row(node, flattened=self.envelope.flattened)
+        defaults = frozenset(each.name for each in row.fields if each.default is not None)
+        return Shape(types=avro.column_types(row, whole, self.raw), defaults=defaults)
 
     def settings(self) -> Mapping[str, Any]:
         """See :meth:`Avro.settings`."""

@@ -4,7 +4,7 @@ Every version of a subject is pinned when a run plans, behind the end of what it
 before the record is written. So tasks need no registry.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,6 +42,17 @@ class Pinned:
     def is_whole(self) -> bool:
         """Whether a value is one column by the latest version."""
         return self.versions[-1][1].is_whole
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """Columns that had a default, and not null, when they were added for the last time."""
+        found: dict[str, bool] = {}
+        before: Set[str] = set()
+        for version, shape in self.versions:
+            if version.id not in self.misfits:
+                found |= {name: name in shape.defaults for name in shape.types if name not in before}
+                before = shape.types.keys()
+        return tuple(self.format.names.get(name, name) for name, has in found.items() if has)
 
     def upto(self, schema_id: int) -> "Pinned | None":
         """Return the same as of a version; ``None`` where the subject has it no longer."""

@@ -113,6 +113,7 @@ class KafkaTopic:
             row_bytes=self._log.record_bytes(starts, ends) if counted else ASSUMED_BYTES,
             consistency=Consistency.OFFSETS,
             window=window.window(after),
+            defaults=self._pinned[VALUE].defaults if VALUE in self._pinned else (),
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget, Mode, Refresh
+from airflow_provider_backpressure.core.config import Budget, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.execution.lane_result import spec_for
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner
@@ -289,3 +289,34 @@ def test_records_that_delete_rows_are_not_kept_as_rows(mode: Mode) -> None:
     runs = Runs(source=Deleting(keys=range(3)), mode=mode)
     with pytest.raises(InvalidDeclaration, match=r"some delete rows: mode='.*' would keep those. Use mode='upsert'"):
         runs.planner().plan()
+
+
+@dataclass(kw_only=True)
+class Growing(MemorySource):
+    """A source whose table gets a column with a default."""
+
+    grown: bool = False
+
+    def snapshot(self, *args: object, **more: object) -> Snapshot:
+        found = super().snapshot(*args, **more)  # type: ignore[arg-type]
+        columns = (*found.columns, Column(name="kind", type="text")) if self.grown else found.columns
+        return replace(found, columns=columns, defaults=("kind",) if self.grown else ())
+
+
+@pytest.mark.statement("R3")
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_default_that_no_change_event_brings_stops_a_target_that_is_a_table(deletes: bool) -> None:
+    """R3: its committed rows would keep NULL, where the table has the default; rows that are appended may."""
+    source = Growing(keys=range(100), increments=True)
+    runs = Runs(source=source)
+    plan = runs.complete()
+    plan = replace(plan, read=replace(plan.read, holds_deletes=deletes))
+    source.grown = True
+    planner = replace(runs.planner(), on_new_column=NewColumn.ADD)
+    if deletes:
+        with pytest.raises(SourceRefused, match="column kind was added with a default"):
+            planner._widen(plan, after=None)
+        assert runs.sink.widened == []
+    else:
+        planner._widen(plan, after=None)
+        assert runs.sink.widened == ["kind"]

@@ -305,6 +305,7 @@ def test_a_column_that_was_added_again_has_the_default_of_the_last_time() -> Non
         Sent(written(schema, event("c", None, {"id": at, "x": 5}), at), keyed(at))
         for at, schema in enumerate(schemas, 1)
     ]
+    assert [pinned("value", *schemas[:at]).defaults for at in range(1, 7)] == [(), *[("x",)] * 5]
     columns = [read(*sent[:at], schemas=schemas[:at]).column("x").to_pylist() for at in range(2, 7)]
     assert columns == [[0, 5], [0, 5, None], [7, 5, 7, 5], [7, 5, 7, 5, 5], [7, 5, 7, 5, 5, None]]
 
