@@ -25,7 +25,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds, LogPosition
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import MySQLSource
-from airflow_provider_backpressure.spark.change_rows import DELETE, UPSERT
+from airflow_provider_backpressure.spark.change_rows import DELETE, TRUNCATE, UPSERT
 from tests.support.mysql import batches, new_role, run
 
 pytestmark = pytest.mark.integration
@@ -242,9 +242,9 @@ DOCUMENTS = (
 
 
 @contextmanager
-def session(endpoint: Endpoint) -> Iterator[Any]:
+def session(endpoint: Endpoint, charset: str = "utf8mb4") -> Iterator[Any]:
     """Give the cursor of a session of its own, which may load a file."""
-    login = {"user": endpoint.user, "password": endpoint.password, "database": endpoint.database}
+    login = {"user": endpoint.user, "password": endpoint.password, "database": endpoint.database, "charset": charset}
     link = pymysql.connect(host=endpoint.host, port=endpoint.port, autocommit=True, local_infile=True, **login)
     with closing(link), link.cursor() as cursor:
         yield cursor
@@ -330,6 +330,18 @@ def test_without_the_right_to_see_xa_transactions_no_log_begins(mysql_database: 
         run(mysql_database, f"GRANT {rights} ON *.* TO '{role.user}'@'%'")
         with pytest.raises(SourceRefused, match="GRANT XA_RECOVER_ADMIN"):
             Followed(role)
+
+
+@pytest.mark.statement("X6")
+def test_a_statement_is_read_in_its_clients_character_set(mysql_database: Endpoint) -> None:
+    """X6: these bytes of gbk are UTF-8 too, of another name."""
+    run(mysql_database, "CREATE TABLE `一丌` (id int PRIMARY KEY)")
+    with following(mysql_database, table="一丌") as followed, session(mysql_database, "gbk") as cursor:
+        cursor.execute("TRUNCATE TABLE `一丌`")
+        assert followed.changes() == [(TRUNCATE, (None,))]
+        cursor.execute("RENAME TABLE `一丌` TO other")
+        with pytest.raises(SourceRefused, match="another table"):
+            followed.changes()
 
 
 @contextmanager

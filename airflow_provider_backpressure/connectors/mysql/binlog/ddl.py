@@ -100,7 +100,9 @@ def _effect(tokens: list[str], database: str, followed: Followed) -> Effect:
         gone = followed.needs(tokens[2]) and _is_named(tokens[4:], database, table)
         return Effect.DEFINED if gone else Effect.NONE
     if words[1:2] in (["DATABASE"], ["SCHEMA"]):
-        gone = first == "DROP" and table.database.casefold() == _unquote(tokens[-1]).casefold()
+        # What follows the name, as a semicolon before a comment does, is not looked at.
+        database_name = next(iter(tokens[4:] if words[2:4] == ["IF", "EXISTS"] else tokens[2:]), "``")
+        gone = first == "DROP" and table.database.casefold() == _unquote(database_name).casefold()
         return Effect.DEFINED if gone else Effect.NONE
     if words[:5] == ["CREATE", "TABLE", "IF", "NOT", "EXISTS"]:
         # It is logged though it does nothing: the table was there when the log began, and what ends it stops us.

@@ -3,17 +3,19 @@
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from io import BufferedReader
+from types import MappingProxyType
 
 import pyarrow
 import pymysql
 from pymysql.cursors import SSCursor
 
-from airflow_provider_backpressure.connectors.mysql.binlog.values import Bytes
+from airflow_provider_backpressure.connectors.mysql.binlog.values import BYTES, UTF8, Bytes, Charset
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -29,6 +31,10 @@ _SILENT = frozenset({3, 4, 5, 9, 11, 13, 14, 15, 16, 17, 27, 28, 29, 35, 36, 37,
 """Numbers of the events that change no row: STOP, ROTATE, INTVAR, APPEND_BLOCK, DELETE_FILE, RAND, USER_VAR,
 FORMAT_DESCRIPTION, XID, BEGIN_LOAD_QUERY, HEARTBEAT, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT,
 VIEW_CHANGE, HEARTBEAT_V2. A statement or a row that they prepare has an event of its own."""
+_VARIABLE_BYTES = {0: 4, 1: 8, 3: 4}
+"""Bytes of what a QUERY event says of its session, by code, as far as it comes before the character set."""
+_CLIENT_VARIABLE, _CATALOG_VARIABLE = 4, 6
+_NO_CHARSETS: Mapping[int, Charset] = MappingProxyType({})
 _LOAD_FIELDS = 13
 """Bytes that an EXECUTE_LOAD_QUERY event has behind the fixed part of a QUERY event: where the text names its file."""
 
@@ -103,12 +109,36 @@ def changes_nothing(kind: int, head: bytes) -> bool:
     return kind not in _KINDS and bool(int.from_bytes(head[HEAD - 2 : HEAD], "little") & _IGNORABLE)
 
 
-def statement_of(body: bytes, kind: int = Kind.QUERY) -> Statement:
-    """Return the statement of a QUERY event, or of an EXECUTE_LOAD_QUERY event, which is LOAD DATA."""
+def statement_of(body: bytes, kind: int = Kind.QUERY, charsets: Mapping[int, Charset] = _NO_CHARSETS) -> Statement:
+    """Return the statement of a QUERY event, or of an EXECUTE_LOAD_QUERY event, which is LOAD DATA.
+
+    Its text is in the character set of the client that sent it, by the number of a collation. Bytes of another set may
+    look like UTF-8. What cannot be read becomes U+FFFD.
+    """
     database, variables = body[8], int.from_bytes(body[11:13], "little")
     at = 13 + variables + (_LOAD_FIELDS if kind == Kind.LOAD else 0)
     name = body[at : at + database].decode(errors="replace")
-    return Statement(name, body[at + database + 1 :].decode(errors="replace"))
+    text, collation = body[at + database + 1 :], _find_client_collation(body[at - variables : at])
+    charset = charsets.get(collation) if collation is not None else None
+    if charset is None or charset.name in UTF8 or charset.name == BYTES:
+        return Statement(name, text.decode(errors="replace"))
+    if charset.known:
+        with suppress(UnicodeDecodeError):
+            return Statement(name, charset.decoder()(text))
+    return Statement(name, text.decode("ascii", errors="replace"))
+
+
+def _find_client_collation(variables: bytes) -> int | None:
+    """Return the number of the client's collation, from what an event says of the session; ``None`` without one."""
+    left = Bytes(variables)
+    while left.left:
+        code = left.number(1)
+        if code == _CLIENT_VARIABLE:
+            return left.number(2)
+        if code not in _VARIABLE_BYTES and code != _CATALOG_VARIABLE:
+            return None
+        left.take(_VARIABLE_BYTES.get(code) or left.number(1))
+    return None
 
 
 def unpack_transaction(body: bytes) -> Iterator[Event]:

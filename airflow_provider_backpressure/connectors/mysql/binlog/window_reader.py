@@ -184,7 +184,7 @@ class Walk:
         """Yield what a statement changed, where that is known; ``SourceRefused`` where it is not."""
         if event.body.endswith(_USUAL):
             return
-        statement = statement_of(event.body, event.kind)
+        statement = statement_of(event.body, event.kind, self.charsets)
         if statement.text.startswith("ROLLBACK") and self._touched:
             raise self._cannot("was rolled back together with changes that could not be")
         if statement.text.startswith(_XA_COMMIT):

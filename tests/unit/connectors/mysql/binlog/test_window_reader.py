@@ -184,6 +184,23 @@ def test_an_xa_transaction_that_commits_at_once_is_one_as_any():
     assert len(walked(*LOG[:4], Event(Kind.XA_PREPARE, b"\1"), last=76)) == 1
 
 
+@pytest.mark.parametrize("charset", ["gbk", "big5"])
+def test_a_statement_is_read_in_the_character_set_of_its_client(charset: str):
+    """These bytes are UTF-8 too, of another name. A set that is not known here may have any name in it."""
+    table, collation = TableName(database="play", name="一丌"), 28
+    statement = f"TRUNCATE TABLE {table.name}".encode("gbk")
+    assert statement.decode() != f"TRUNCATE TABLE {table.name}"
+    body = bytes.fromhex(SAID.replace("04ff00ff00ff00", f"04{collation:02x}00{collation:02x}00ff00")) + statement
+    known = {**CHARSETS, collation: Charset(name=charset, longest=2)}
+    log = [gtid(76), Event(Kind.QUERY, body)]
+    if charset == "gbk":
+        assert walked(*log, last=76, table=table, charsets=known) == [(Done.TRUNCATED, [None] * 11)]
+        assert walked(*log, last=76, charsets=known) == []
+    else:
+        with pytest.raises(SourceRefused, match="another table"):
+            walked(*log, last=76, table=table, charsets=known)
+
+
 def test_a_truncated_table_is_emptied():
     assert walked(gtid(76), said("TRUNCATE TABLE raw"), last=76) == [(Done.TRUNCATED, [None] * 11)]
 
