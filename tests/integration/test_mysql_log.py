@@ -507,6 +507,27 @@ def test_a_log_that_was_reset_and_written_past_its_old_number_is_lost(mysql_data
             followed.windows()
 
 
+def test_a_log_that_was_reset_is_noticed_also_after_a_run_that_could_not_place_its_end(
+    mysql_database: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that is open for long hides the place in the file; the file's age is known all the same."""
+    monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.binlog_position.SETTLED_SECONDS", 0.2)
+    run(mysql_database, "RESET MASTER", "CREATE TABLE t (id int PRIMARY KEY)")
+    with session(mysql_database) as cursor:
+        cursor.execute("SET GTID_NEXT = 'aaaaaaaa-0000-0000-0000-000000000001:1'")
+        followed = Followed(mysql_database)
+        cursor.execute("ROLLBACK")
+    with closing(followed.source):
+        place = Place.from_position(followed.start)
+        assert (bool(place.file), bool(place.made), place.is_readable) == (True, True, False)
+        run(mysql_database, "INSERT INTO t VALUES (1)", "FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)")
+        assert followed.changes(*followed.windows(1)) == [(UPSERT, ("1",)), (UPSERT, ("2",))]
+        time.sleep(1.1)  # The server knows seconds.
+        run(mysql_database, "RESET MASTER", *[f"INSERT INTO t VALUES ({number})" for number in range(10, 30)])
+        with pytest.raises(LogLost, match="another binlog"):
+            followed.windows()
+
+
 def test_a_log_that_goes_on_otherwise_from_where_it_was_replayed_to_is_lost(mysql_database: Endpoint) -> None:
     """As that of a restored disk: the file is shorter, or no event begins there. Another server's files may differ."""
     run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")

@@ -12,6 +12,8 @@ from airflow_provider_backpressure.exceptions import RESTART, SourceUnavailable
 SETTLED_SECONDS = 5.0
 """Longest wait for transactions that are in the files, and not yet known as committed."""
 NOWHERE = ""
+UNKNOWN = 0
+"""Stands for a place in a file from which nothing can be read; the file still shows whose log it was."""
 Ask = Callable[[str], list[tuple[Any, ...]]]
 """Runs a statement and returns its rows."""
 
@@ -27,6 +29,11 @@ class Place:
     """Which server began the file, and when: ``<server_uuid>/<seconds>``. Positions of older versions lack it."""
     settled: GtidSet | None = None
     """Of a log's start where XA transactions were waited for: the transactions by the end of the wait."""
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether what follows the transactions lies behind this place of the file."""
+        return self.file != NOWHERE and self.at != UNKNOWN
 
     @property
     def required(self) -> GtidSet:
@@ -87,7 +94,10 @@ def seen(ask: Ask) -> GtidSet:
 
 
 def read_current_place(ask: Ask, *, clock: Clock | None = None) -> Place:
-    """Return the executed transactions, and a place in the files that has only these before it."""
+    """Return the executed transactions, and a place in the files that has only these before it.
+
+    ``UNKNOWN`` where others are in the files for long, as one that waits for a replica: the file is still that of now.
+    """
     file, at = status(ask)[:2]
     owned = _read_owned_gtids(ask)
 
@@ -96,7 +106,7 @@ def read_current_place(ask: Ask, *, clock: Clock | None = None) -> Place:
 
     known = PollPolicy().until(are_owned_visible, timeout=SETTLED_SECONDS, clock=clock or SystemClock())
     gtids = read_executed_gtids(ask)
-    return Place(gtids=gtids, file=str(file), at=int(at)) if known else Place(gtids=gtids)
+    return Place(gtids=gtids, file=str(file), at=int(at) if known else UNKNOWN)
 
 
 def status(ask: Ask) -> tuple[Any, ...]:

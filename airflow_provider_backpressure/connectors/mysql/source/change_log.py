@@ -149,7 +149,7 @@ class MySQLLog:
             return _number(place.file) < min(map(_number, sizes))
         if sizes[place.file] < place.at or place.made != self._made(place.file):
             return False
-        return sizes[place.file] == place.at or self._begins_event(place)
+        return not place.is_readable or sizes[place.file] == place.at or self._begins_event(place)
 
     def _begins_event(self, place: Place) -> bool:
         """Whether a file continues at a place as it does between two transactions."""
@@ -237,11 +237,11 @@ class MySQLLog:
         """Yield where each file begins that follows what is known, then ``now``, with the bytes of log before it."""
         files = [(str(row[0]), int(row[1])) for row in self._session.rows("SHOW BINARY LOGS")]
         names = [name for name, _ in files]
-        if now.file not in names:
+        if not now.is_readable or now.file not in names:
             yield now, 0
             return
         files = files[: names.index(now.file) + 1]
-        known = names.index(first.file) if first.file in names[: len(files)] else None
+        known = names.index(first.file) if first.is_readable and first.file in names[: len(files)] else None
         if known is None:
             known = self._find_file(files, first.gtids)
             behind = _HEAD

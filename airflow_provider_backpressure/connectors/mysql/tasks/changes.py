@@ -164,7 +164,7 @@ class BinlogChanges:
             return
         except LogLost:
             # The content of that file may have been replayed before it was removed.
-            if begun or not self._start.file:
+            if begun or not self._start.is_readable:
                 raise
         with self._open() as another:
             yield from self._sent(another, Place(gtids=self._start.gtids))
@@ -172,7 +172,8 @@ class BinlogChanges:
     def _sent(self, connection: Connection, start: Place, name: str = "") -> Iterator[Event]:
         try:
             with SOURCE.translate_errors(self._source):
-                yield from stream.sent(connection, name or self._name, start.gtids, start.file, start.at)
+                place = (start.file, start.at) if start.is_readable else ()
+                yield from stream.sent(connection, name or self._name, start.gtids, *place)
         except SOURCE.refused as error:
             raise _lost(error, self._source) from error
 
