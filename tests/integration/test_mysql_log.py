@@ -344,6 +344,17 @@ def test_a_statement_is_read_in_its_clients_character_set(mysql_database: Endpoi
             followed.changes()
 
 
+@pytest.mark.statement("X6")
+def test_a_temporary_table_of_the_same_name_stops_it(mysql_database: Endpoint) -> None:
+    """X6: a session that logs statements may empty it, and the log names only the table."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with following(mysql_database) as followed:
+        hide = ("SET SESSION binlog_format = STATEMENT", "CREATE TEMPORARY TABLE t (id int)", "TRUNCATE TABLE t")
+        run(mysql_database, *hide)
+        with pytest.raises(SourceRefused, match="another table"):
+            followed.changes()
+
+
 @contextmanager
 def prepared(endpoint: Endpoint, table: str) -> Iterator[Any]:
     """Give the cursor of a session with a prepared XA transaction that inserts into a table; it ends at last."""

@@ -107,6 +107,9 @@ def _effect(tokens: list[str], database: str, followed: Followed) -> Effect:
     if words[:5] == ["CREATE", "TABLE", "IF", "NOT", "EXISTS"]:
         # It is logged though it does nothing: the table was there when the log began, and what ends it stops us.
         return Effect.NONE
+    if words[:3] == ["CREATE", "TEMPORARY", "TABLE"]:
+        # From here on a TRUNCATE of that session is of the temporary table, and its text does not show that.
+        return Effect.DEFINED if _is_named(tokens[3:], database, table) else Effect.NONE
     if words[:2] == ["CREATE", "TABLE"]:
         return Effect.DEFINED if _is_named(tokens[2:], database, table) else Effect.NONE
     if words[1:2] not in (["TABLE"], ["TABLES"]) or _fold_case(table) not in map(
