@@ -89,6 +89,11 @@ def format_missing_table(name: str) -> str:
     return f"{name} is not the table that earlier plans wrote: it was dropped or created again; {RESTART}."
 
 
+def mint_nonce() -> int:
+    """Return a number that no other execution has."""
+    return secrets.randbelow(2**52) + 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One execution of one attempt at one slice. Two executions of an attempt differ by their nonce."""
@@ -100,7 +105,7 @@ class Attempt:
     bounds: Mapping[str, Any]
     moves: tuple[Move, ...] = ()
     """What a range of a log moves where its order is kept."""
-    nonce: int = field(default_factory=lambda: secrets.randbelow(2**52) + 1)
+    nonce: int = field(default_factory=mint_nonce)
 
     @classmethod
     def create(cls, spec: RangeSpec, piece: Slice) -> "Attempt":

@@ -1,7 +1,9 @@
 """What every real sink promises of rows that it cannot take: they fail their range by name, or are kept aside, once."""
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from deltalake import DeltaTable
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
 from airflow_provider_backpressure.spark.stream_end import BAD, bad
 from tests.conformance.sinks.cases import Case, DeltaCase, HadoopCase, IcebergCase, ParquetCase, PostgresCase, opened
@@ -147,6 +149,93 @@ def test_an_attempt_that_dies_between_the_two_commits_is_not_doubled(
     assert write(begun, 0, 3, 7, attempt=2).quarantined == 2
     assert len(kept(case)) == 2
     assert case.rows() == [row for row in expected(case, 0) if row[0] not in (3, 7)]
+
+
+def stop(begun: Begun, *wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an attempt keep rows and die before its range is committed."""
+
+    class Died(BaseException):
+        """As a kill is."""
+
+    def die(step: lake.Step, tag: str) -> None:
+        if step is lake.Step.BEFORE_SINK_COMMIT:
+            raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lake, "reach", die)
+        with pytest.raises(Died):
+            write(begun, 0, *wrong)
+    assert keys(begun.case) == list(wrong)
+
+
+def keys(case: Case) -> list[int]:
+    """Return the ids of the rows that were kept."""
+    return [json.loads(row["key"])["id"] for row in kept(case)]
+
+
+@ONLY_LAKES
+@pytest.mark.statement("X1", "X2")
+@pytest.mark.parametrize("wrong", [[], [3, 8], [3, 7, 9]])
+def test_an_attempt_that_finds_other_bad_rows_exchanges_them(
+    case: Case, monkeypatch: pytest.MonkeyPatch, wrong: list[int]
+) -> None:
+    """X1, X2: a setting or a transform has changed since; every row that was read is in one of the two tables."""
+    begun = keeping(case, 4)
+    stop(begun, 3, 7, monkeypatch=monkeypatch)
+    assert write(begun, 0, *wrong, attempt=2).quarantined == len(wrong)
+    assert keys(case) == wrong
+    assert case.rows() == [row for row in expected(case, 0) if row[0] not in wrong]
+
+
+@ONLY_LAKES
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize("wrong", [[], [9]])
+def test_rows_of_an_attempt_that_was_alive_are_put_back(
+    case: Case, monkeypatch: pytest.MonkeyPatch, wrong: list[int]
+) -> None:
+    """X1: its range is committed after its rows were exchanged, and before the range of the later attempt."""
+    begun = keeping(case, 4)
+    held, go = threading.Event(), threading.Event()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def reach(step: lake.Step, tag: str) -> None:
+            if step is not lake.Step.BEFORE_SINK_COMMIT:
+                return
+            if tag == begun.spec(0).tag:
+                held.set()
+                assert go.wait(60)
+            else:
+                go.set()
+                writing.result(60)
+
+        monkeypatch.setattr(lake, "reach", reach)
+        writing = pool.submit(write, begun, 0, 3, 7)
+        try:
+            assert held.wait(60)
+            assert write(begun, 0, *wrong, attempt=2).quarantined == 2
+        finally:
+            go.set()
+    assert keys(case) == [3, 7]
+    assert case.rows() == [row for row in expected(case, 0) if row[0] not in (3, 7)]
+
+
+@ONLY_LAKES
+@pytest.mark.statement("X1")
+def test_a_late_attempt_leaves_the_rows_of_a_later_one(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: the later attempt has committed its range by then."""
+    begun = keeping(case, 4)
+
+    def reach(step: lake.Step, tag: str) -> None:
+        if step is lake.Step.IN_COPY and tag == begun.spec(0).tag:
+            monkeypatch.undo()
+            write(begun, 0, 9, attempt=2)
+
+    monkeypatch.setattr(lake, "reach", reach)
+    with pytest.raises(RangeFailed, match=r"Attempt 2 at slice 0\.0 has kept other rows"):
+        write(begun, 0, 3, 7)
+    assert keys(case) == [9]
+    assert case.rows() == [row for row in expected(case, 0) if row[0] != 9]
 
 
 @ONLY_LAKES

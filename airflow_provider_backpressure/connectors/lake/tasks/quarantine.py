@@ -1,23 +1,26 @@
 """Rows that a table of files cannot take, kept in the table beside it.
 
 No commit spans two tables. So they are committed there first, under the same plan and slice: an attempt that dies in
-between is followed by one whose rows that table refuses as doubles.
+between is followed by one that finds its rows there. They stay if this attempt keeps the same rows; if not, they are
+exchanged.
 """
 
 import json
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark, mint_nonce
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, address_of, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec
-from airflow_provider_backpressure.exceptions import SinkUnavailable
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkUnavailable
 from airflow_provider_backpressure.spark.types import Row, alone, arrow_schema, full, kept_of, key_of
 
 ENDING = "_quarantine"
@@ -64,6 +67,8 @@ class QuarantineWriter:
     _rows: list[Row] = field(default_factory=list)
     _others: int | None = None
     """Rows that other ranges of the plan have there."""
+    _exchanged: list[Row] | None = None
+    """Rows of an earlier attempt that :meth:`commit` took away."""
 
     def refuse(self, row: Row, reason: str) -> None:
         """Keep a row; ``SinkRefused`` names it where none is kept, and where there is no room for it."""
@@ -78,17 +83,47 @@ class QuarantineWriter:
         self._rows.append(dict(zip(names, (*values, kept_of(row), datetime.now(UTC)), strict=True)))
 
     def commit(self) -> int:
-        """Make the rows visible where they are kept, once, and return how many of the range are there."""
-        if not self._rows:
+        """Make the rows visible where they are kept, once, and return how many of the range are there.
+
+        An earlier attempt may have kept other rows, and died before its range was committed: a setting, a transform
+        or a schema has changed since. Its rows are taken away, also where this attempt has none to keep.
+        """
+        if self.spec.write.quarantine is None:
             return 0
         with closing(self._table()) as table, table.translate_errors():
-            return self._commit(table).rows
+            earlier = table.marks(self.attempt.plan_id, [self.attempt.slice_id]).get(self.attempt.slice_id)
+            if earlier is not None:
+                if self._has_same_rows(table, earlier):
+                    return earlier.rows
+                self._exchanged = _read(table, earlier)
+                table.discard(self.attempt.plan_id, self.attempt.slice_id)
+            return self._commit(table, self.attempt, self._rows).rows if self._rows else 0
 
-    def _commit(self, table: LakeTable) -> Mark:
-        attempt, schema = attempt_at(table, self.attempt), table.to_stored_schema(arrow_schema(COLUMNS))
+    def restore(self) -> None:
+        """Put back what :meth:`commit` took away: the earlier attempt was alive, and has committed the range first."""
+        if self._exchanged is None:
+            return
+        with closing(self._table()) as table, table.translate_errors():
+            table.discard(self.attempt.plan_id, self.attempt.slice_id)
+            # Under a new nonce: files of this attempt's own still belong to older versions of the table.
+            self._commit(table, replace(self.attempt, nonce=mint_nonce()), self._exchanged)
+
+    def _has_same_rows(self, table: LakeTable, mark: Mark) -> bool:
+        """Whether another attempt kept the same rows. ``RangeFailed`` where it kept others and is no earlier one."""
+        if Counter(map(_to_values, _read(table, mark))) == Counter(map(_to_values, self._rows)):
+            return True
+        if mark.attempt >= self.attempt.attempt and mark.nonce != self.attempt.nonce:
+            raise RangeFailed(
+                f"Attempt {mark.attempt} at slice {mark.slice_id} has kept other rows in {table.name} than attempt "
+                f"{self.attempt.attempt}. The range is written again."
+            )
+        return False
+
+    def _commit(self, table: LakeTable, attempt: Attempt, rows: list[Row]) -> Mark:
+        attempt, schema = attempt_at(table, attempt), table.to_stored_schema(arrow_schema(COLUMNS))
         files = Files(table=table, attempt=attempt, schema=schema)
         try:
-            files.put(cast(pyarrow.RecordBatch.from_pylist(self._rows, arrow_schema(COLUMNS)), schema))
+            files.put(cast(pyarrow.RecordBatch.from_pylist(rows, arrow_schema(COLUMNS)), schema))
             mark = files.finish()
         except BaseException:
             files.drop()
@@ -96,6 +131,8 @@ class QuarantineWriter:
         stands = table.commit(attempt, mark, replace(self.spec.write, mode=Mode.APPEND, ordered=False))
         if stands.nonce != attempt.nonce:
             files.drop()
+            if not self._has_same_rows(table, stands):
+                raise RangeFailed(f"Attempt {stands.attempt} at slice {stands.slice_id} is under way in {table.name}.")
         return stands
 
     def _count(self) -> int:
@@ -105,3 +142,11 @@ class QuarantineWriter:
 
     def _table(self) -> LakeTable:
         return open_beside(self.spec.write.kind, self.spec.write.plan_table, self.sink)
+
+
+def _read(table: LakeTable, mark: Mark) -> list[Row]:
+    return [row for batch in table.read(mark.files) for row in batch.to_pylist()]
+
+
+def _to_values(row: Row) -> tuple[Any, ...]:
+    return tuple(value for name, value in sorted(row.items()) if name != "at")

@@ -71,8 +71,9 @@ def _written(
     files = Files(
         table=table, attempt=attempt, schema=table.to_stored_schema(arrow_schema(write.columns)), key=key, order=order
     )
+    aside = QuarantineWriter(sink=sink, spec=spec, attempt=attempt)
     try:
-        mark = _stage(files, spec, batches, QuarantineWriter(sink=sink, spec=spec, attempt=attempt))
+        mark = _stage(files, spec, batches, aside)
         settled = order.settle() if order is not None and mark.rows else None
     except BaseException:
         files.drop()
@@ -88,6 +89,7 @@ def _written(
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
     else:
         files.drop()
+        aside.restore()
     return _result(stands, attempt)
 
 
