@@ -2,7 +2,6 @@
 
 import random
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -369,14 +368,22 @@ def prepared(endpoint: Endpoint, table: str) -> Iterator[Any]:
 
 
 @pytest.mark.statement("X6")
-def test_the_commit_of_an_xa_transaction_that_was_waited_for_is_seen_by_every_range(mysql_database: Endpoint) -> None:
+def test_the_commit_of_an_xa_transaction_that_was_waited_for_is_seen_by_every_range(
+    mysql_database: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """X6: it stands in the first window without its rows, and a server that does not have it yet is not read."""
     run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
     with prepared(mysql_database, "t") as cursor:
-        commit = threading.Timer(0.5, lambda: cursor.execute("XA COMMIT 'z'"))
-        commit.start()
+        list_prepared = MySQLLog._list_prepared
+
+        def commit_once_listed(log: MySQLLog) -> set[tuple[str, ...]]:
+            found = list_prepared(log)
+            if found:
+                cursor.execute("XA COMMIT 'z'")
+            return found
+
+        monkeypatch.setattr(MySQLLog, "_list_prepared", commit_once_listed)
         with following(mysql_database) as followed:
-            commit.join()
             start = Place.from_position(followed.start)
             assert start.required.count == start.gtids.count + 1
             assert Place.from_position(start.position) == start
