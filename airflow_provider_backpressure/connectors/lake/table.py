@@ -44,6 +44,10 @@ class LakeTable(Protocol):
         """Return the schema as the format's files have it; values stay what they are."""
         ...
 
+    def has_year_limit(self, mode: str) -> bool:
+        """Whether the format's library cannot write, or read again, dates and times outside of the years 1 to 9999."""
+        ...
+
     def create(self, schema: pyarrow.Schema) -> None:
         """Create it where it is not there. Idempotent."""
         ...

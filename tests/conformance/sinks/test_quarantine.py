@@ -1,6 +1,7 @@
 """What every real sink promises of rows that it cannot take: they fail their range by name, or are kept aside, once."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,11 @@ from deltalake import DeltaTable
 
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
-from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.spark.stream_end import BAD, bad
+from airflow_provider_backpressure.spark.stream_end import BAD, END, bad
+from airflow_provider_backpressure.spark.types import arrow_schema
 from tests.conformance.sinks.cases import Case, DeltaCase, HadoopCase, IcebergCase, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
 from tests.conformance.sinks.test_ordered import log
@@ -251,6 +253,66 @@ def test_a_value_that_the_table_s_type_cannot_hold_is_kept_too(case: Case) -> No
     result = case.write(begun.spec(0), loose())
     assert (result.rows, result.quarantined) == (9, 1)
     assert case.rows() == [row for row in expected(case, 0) if row[0] != 5]
+
+
+FAR = pytest.mark.parametrize(
+    ("type_", "days", "text"),
+    [
+        ("date", 6_000_000, "18397-06-11"),
+        ("date", 2_932_897, "10000-01-01"),
+        ("date", -719_163, "0000-12-31"),
+        ("timestamp with time zone", 2_932_897, "10000-01-01 00:00:00.000000Z"),
+        ("timestamp without time zone", -719_163, "0000-12-31 00:00:00.000000"),
+    ],
+)
+
+
+def dated(case: Case, type_: str, days: int, key: int = 5) -> Iterator[pyarrow.RecordBatch]:
+    """Yield a range whose rows have a day or a moment: the last ones of Python's years, and a farther one."""
+    case.columns = (Column(name="id", type="bigint", nullable=False), Column(name="at", type=type_))
+    known = [-719_162, 2_932_896, *[0] * 8]
+    found = [days if each == key else known[each] for each in ids(0)]
+    field = arrow_schema(case.columns).field("at").type
+    whole = pyarrow.array(found, pyarrow.int32()).cast(pyarrow.date32())
+    values = (
+        whole if pyarrow.types.is_date(field) else pyarrow.array([each * 86_400_000_000 for each in found]).cast(field)
+    )
+    schema = pyarrow.schema([("id", pyarrow.int64()), ("at", field), (END, pyarrow.bool_())])
+    yield pyarrow.record_batch([pyarrow.array(ids(0)), values, pyarrow.array([False] * 10)], schema=schema)
+    ends = [pyarrow.array([each], f.type) for each, f in zip([None, None, True], schema, strict=True)]
+    yield pyarrow.record_batch(ends, schema=schema)
+
+
+@FAR
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [("delta", "upsert"), ("hadoop", "append"), ("iceberg", "append"), ("iceberg", "upsert")],
+    indirect=["case"],
+)
+def test_a_year_that_the_format_s_library_does_not_know_is_a_bad_row(
+    case: Any, mode: str, type_: str, days: int, text: str
+) -> None:
+    """X5: it is named, or kept aside; the first and the last day of the years 1 to 9999 go in."""
+    whole = list(dated(case, type_, days))
+    begun = begin(case, mode=mode)
+    with pytest.raises(SinkRefused, match=f"column at: {re.escape(text)} is outside of the years 1 to 9999"):
+        case.write(begun.spec(0), whole)
+    case.declared = replace(case.declared, quarantine=1)
+    begun = begin(case, mode=mode)
+    result = case.write(begun.spec(0), whole)
+    assert (result.rows, result.quarantined) == (9, 1)
+    assert json.loads(kept(case)[0]["row"]) == {"id": 5, "at": text}
+    assert begun.read_back(None).checksum == begun.markers()["0.0"].checksum
+
+
+@pytest.mark.parametrize("case", ["delta", "parquet"], indirect=True)
+def test_a_far_year_is_appended_where_files_have_no_bounds_elsewhere(case: Case) -> None:
+    """Readers of the format's own library find it again."""
+    rows = list(dated(case, "date", 6_000_000))
+    begun = begin(case)
+    result = case.write(begun.spec(0), rows)
+    assert (result.rows, begun.read_back(0).checksum) == (10, result.checksum)
 
 
 @ONLY_LAKES

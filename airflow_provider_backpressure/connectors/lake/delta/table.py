@@ -56,6 +56,10 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         return schema
 
+    def has_year_limit(self, mode: str) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.has_year_limit`. A merge writes bounds that no dataset reads."""
+        return mode == Mode.UPSERT
+
     def create(self, schema: pyarrow.Schema) -> None:
         path, bounded = self._place.path, dict[str, str | None](features.select_bounded(schema))
         DeltaTable.create(path, schema, mode="ignore", configuration=bounded, storage_options=self._options)

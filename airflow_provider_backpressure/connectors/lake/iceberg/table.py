@@ -91,6 +91,10 @@ class IcebergTable(VersionedTable[Table]):
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         return iceberg_history.to_stored_schema(schema)
 
+    def has_year_limit(self, mode: str) -> bool:
+        """See :meth:`..connectors.lake.table.LakeTable.has_year_limit`. pyiceberg makes Python's dates of bounds."""
+        return True
+
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.create`. The namespace too."""
         if self._find() is not None:

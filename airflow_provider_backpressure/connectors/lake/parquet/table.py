@@ -57,6 +57,9 @@ class ParquetTable:
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         return schema
 
+    def has_year_limit(self, mode: str) -> bool:
+        return False
+
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.create`: a folder comes with its first file."""
 

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 import pyarrow
@@ -23,11 +24,42 @@ GROUP_BYTES = 64 * 1024 * 1024
 _SAMPLE, _REPEATED = 65_536, 10
 """Rows that are looked at, and how often a value has to come among them for a dictionary to be worth its making."""
 
+_DAYS = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
+_DAY_MICROSECONDS = 86_400_000_000
+
 
 def cast(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     """Return the columns of a schema, in its order and types; ``pyarrow.ArrowInvalid`` where values do not fit."""
     columns = [batch.column(field.name).cast(field.type) for field in schema]
     return pyarrow.record_batch(columns, schema=schema)
+
+
+def check_years(rows: pyarrow.RecordBatch) -> None:
+    """Raise ``pyarrow.ArrowInvalid`` for a date or time outside of the years 1 to 9999, those that Python knows."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pyarrow.types.is_date32(column.type):
+            first, last = _DAYS
+        elif pyarrow.types.is_timestamp(column.type) and column.type.unit == "us":
+            first, last = _DAYS[0] * _DAY_MICROSECONDS, (_DAYS[1] + 1) * _DAY_MICROSECONDS - 1
+        else:
+            continue
+        ends = pc.min_max(column)
+        for end in (ends["min"], ends["max"]):
+            if end.is_valid and not first <= end.value <= last:
+                text = end.cast(pyarrow.string()).as_py()
+                raise pyarrow.ArrowInvalid(f"column {name}: {text} is outside of the years 1 to 9999")
+
+
+def to_row(batch: pyarrow.RecordBatch) -> dict[str, Any]:
+    """Return the only row of a batch; dates and times are text where Python has no such year."""
+    try:
+        return dict(batch.to_pylist()[0])
+    except (OverflowError, ValueError):
+        columns = [
+            column.cast(pyarrow.string()) if pyarrow.types.is_temporal(column.type) else column
+            for column in batch.columns
+        ]
+        return dict(pyarrow.record_batch(columns, names=batch.schema.names).to_pylist()[0])
 
 
 def find_repetitive_columns(rows: pyarrow.Table) -> list[str]:

@@ -9,7 +9,7 @@ import pyarrow
 from airflow_provider_backpressure.connectors.lake.last_write import Order, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast, check_years, to_row
 from airflow_provider_backpressure.connectors.lake.tasks.quarantine import QuarantineWriter
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -113,13 +113,15 @@ def _put(files: Files, batch: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | 
     with files.table.translate_errors():
         try:
             rows = cast(batch, files.schema)
+            if files.table.has_year_limit(aside.spec.write.mode):
+                check_years(rows)
         except pyarrow.ArrowInvalid as error:
             reason = " ".join(str(error).split())
         else:
             files.put(rows, gone)
             return
     if batch.num_rows == 1:
-        aside.refuse(batch.to_pylist()[0], reason)
+        aside.refuse(to_row(batch), reason)
         return
     half = batch.num_rows // 2
     for start, rest in ((0, half), (half, batch.num_rows - half)):
