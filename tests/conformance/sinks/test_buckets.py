@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow
 import pytest
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
+from werkzeug.datastructures import Headers
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
 from tests.conformance.sinks.cases import RealCase, Row, opened
 from tests.conformance.sinks.support import batches, begin, expected, ids
@@ -113,6 +115,24 @@ def test_rows_and_markers_in_a_bucket(case: BucketCase) -> None:
     with opened(case) as sink:
         sink.complete(later.plan)
         assert sink.holds_rows()
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize("case", ["parquet"], indirect=True)
+def test_a_bucket_that_overwrites_is_refused(case: BucketCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5: before any row is read; its server ignores If-None-Match, and the trial leaves nothing behind."""
+    real = S3Response.put_object
+
+    def ignore(self: Any, *args: Any, **more: Any) -> Any:
+        self.headers = Headers([each for each in self.headers.items() if each[0].lower() != "if-none-match"])
+        return real(self, *args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(S3Response, "put_object", ignore)
+        with pytest.raises(SinkRefused, match="overwrites objects in spite of If-None-Match"):
+            begin(case)
+    begin(case).write(0)
+    assert case.rows() == expected(case, 0)
 
 
 @pytest.mark.statement("X1")

@@ -6,7 +6,7 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.lake.markers import FOLDER
 from airflow_provider_backpressure.connectors.lake.storage import Place, sync
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
-from airflow_provider_backpressure.exceptions import SinkUnavailable
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 ATTEMPTS = f"{FOLDER}/attempts"
 """Where files grow, on the same disk as the table and out of every reader's sight."""
@@ -48,6 +48,10 @@ class Folder(Protocol):
 
     def tidy(self, plan_id: str) -> None:
         """Delete unpublished files of a plan."""
+        ...
+
+    def check_publishing(self) -> None:
+        """Raise ``SinkRefused`` where :meth:`publish` would overwrite a file."""
         ...
 
     def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
@@ -103,6 +107,9 @@ class LocalFolder:
         for info in self._place.names(ATTEMPTS):
             if info.base_name.startswith(f"{plan_id}-"):
                 self._place.delete(f"{ATTEMPTS}/{info.base_name}")
+
+    def check_publishing(self) -> None:
+        """See :meth:`Folder.check_publishing`: a link never overwrites."""
 
     def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
         return list(self._place.files.get_file_info([self._place.at(name) for name in names]))
@@ -171,6 +178,25 @@ class BucketFolder:
 
     def tidy(self, plan_id: str) -> None:
         """See :meth:`Folder.tidy`: a task's disk is swept by its runner."""
+
+    def check_publishing(self) -> None:
+        """See :meth:`Folder.check_publishing`. Some servers know no conditional write, and do not say so."""
+        probe, published = f"probe-{uuid.uuid4().hex}", list[bool]()
+        try:
+            for _ in range(2):
+                with self.output(probe) as stream:
+                    stream.write(b"probe")
+                published.append(self.publish(probe, f"{FOLDER}/{probe}"))
+        finally:
+            (self._growing / probe).unlink(missing_ok=True)
+            # A login without the right to delete can write ranges all the same.
+            with suppress(OSError):
+                self._place.delete(f"{FOLDER}/{probe}")
+        if published != [True, False]:
+            raise SinkRefused(
+                f"The server of {self._place.path} overwrites objects in spite of If-None-Match: two attempts at a "
+                "range could both write. Use a server with conditional writes, or IcebergSink with a catalog."
+            )
 
     def infos(self, names: Sequence[str]) -> list[fs.FileInfo]:
         return list(self._place.files.get_file_info([self._place.at(name) for name in names]))

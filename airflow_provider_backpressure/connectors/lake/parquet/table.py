@@ -62,6 +62,7 @@ class ParquetTable:
 
     def create(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.create`: a folder comes with its first file."""
+        self._folder.check_publishing()
 
     def holds_rows(self) -> bool:
         return any(footer(self._place, info.base_name).num_rows for info in self._visible()) or bool(self._foreign())
