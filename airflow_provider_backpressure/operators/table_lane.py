@@ -146,7 +146,13 @@ class TableLane:
         plan = hydration.plan
         # The windows of a log that tables share are drained once all of those are read.
         follows = plan is None or (plan.consistency is Consistency.CATCH_UP and not plan.stream)
-        if not follows and hydration.failure is None and plan is not None and not ledger.counts(plan.plan_id).open:
+        is_read = not follows and plan is not None and not ledger.counts(plan.plan_id).open
+        if is_read and hydration.failure is None:
+            return LaneResult(outcome=Outcome.DONE, committed=0)
+        if is_read and plan is not None and plan.stream:
+            # Its verification has failed, and is tried again. There is no range to be read in a turn.
+            self.tables.hold(hydration)
+            ledger.keep_failure(hydration.id, None)
             return LaneResult(outcome=Outcome.DONE, committed=0)
         if self._is_paused(clock) or self._is_opened_again(hydration):
             return LaneResult(outcome=Outcome.PAUSED, committed=0)

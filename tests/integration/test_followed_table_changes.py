@@ -247,6 +247,18 @@ def test_a_table_whose_ranges_fail_gets_its_changes_and_is_continued(
     assert plans(flow) == before
 
 
+def test_a_verification_that_failed_is_tried_again(flow: OperatorFlow) -> None:
+    """Its task is cleared with the one that drains, which has nothing to read."""
+    tables = flow.plan()
+    flow.hydrate(tables)
+    with closing(SqlLedger(f"sqlite:///{flow.ledger}")) as ledger:
+        (mine,) = (one for one in flow.hydrations() if one.source_identity.endswith(".b"))
+        ledger.keep_failure(mine.id, "The target differs.")
+    flow.hydrate(tables)
+    flow.verify(tables)
+    assert flow.differs() == {}
+
+
 @pytest.mark.statement("W4")
 def test_no_table_is_consistent_that_the_last_windows_have_not_reached(
     flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch

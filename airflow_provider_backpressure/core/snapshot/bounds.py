@@ -85,8 +85,6 @@ class KeyBounds:
             )
         if start is not None and start == end:
             raise InvalidDeclaration(f"The range {self} is empty.")
-        if (start is not None and None in start) or (end is not None and None in end):
-            raise InvalidDeclaration(f"Bounds of {', '.join(self.columns)} are values, and NULL is none.")
 
     @property
     def is_open(self) -> bool:
@@ -296,6 +294,8 @@ def cut(bounds: KeyBounds, boundaries: Iterable[Values]) -> Iterator[KeyBounds]:
     """Yield pieces that cover just these bounds, cut at the boundaries, which lie within them."""
     start = bounds.start
     for boundary in boundaries:
+        if None in boundary:
+            raise InvalidDeclaration(f"Bounds of {', '.join(bounds.columns)} are values, and NULL is none.")
         if boundary != start:
             yield KeyBounds(columns=bounds.columns, start=start, end=boundary)
             start = boundary

@@ -271,6 +271,8 @@ def test_a_table_that_is_restored_to_before_its_plan_is_refused(case: Case) -> N
     roll_back(case, to=versions - 1)
     with pytest.raises((SinkRefused, PlanSuperseded), match=r"no longer (has|holds)"):
         second.write(2)
+    with opened(case) as sink:
+        assert sink.held() is not None, "a restart has to know whom it takes the table from"
     begin(case, clear=first.plan.plan_id)
     assert case.rows() == []
 

@@ -238,3 +238,10 @@ def test_a_policy_that_would_spin_is_refused():
     """Zero seconds between two looks is a busy loop."""
     with pytest.raises(InvalidDeclaration):
         PollPolicy(initial=0)
+
+
+def test_null_is_no_boundary() -> None:
+    """No row is before it or behind it: the pieces would leave rows out. One of before can still be read."""
+    with pytest.raises(InvalidDeclaration, match="NULL is none"):
+        list(cover(("id",), [("1",), (None,)]))  # type: ignore[list-item]
+    KeyBounds(columns=("id",), start=("1",), end=(None,))  # type: ignore[arg-type]

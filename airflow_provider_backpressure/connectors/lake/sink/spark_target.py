@@ -133,8 +133,8 @@ class SparkTableTarget(FilesTarget):
             epoch = began = _next_epoch(before)
             if before.holder is not None and before.holder.plan_id == plan.plan_id:
                 # Its ranges may be in by now, unless the planner was killed before anything was removed.
-                before, held = self._find_held(plan)
-                clears, began = _find_pending_clear(before), held.about["began"]
+                before, _ = self._find_held(plan)
+                clears, began = _find_pending_clear(before), before.began
             elif clears:
                 self._check_alone(before, clears)
             state = self._take(Holder.create(plan, epoch, clears=clears, began=began), before)
@@ -158,10 +158,11 @@ class SparkTableTarget(FilesTarget):
             return holder.epoch
 
     def find_holder(self) -> Holder | None:
-        return _holder_of(self._state())
+        return _holder_of(self._state(with_losses=True))
 
     def held(self) -> PlanRow | None:
-        state = self._state()
+        """See :meth:`..core.ports.Sink.held`. Also a plan of which something is lost, since it can be restarted."""
+        state = self._state(with_losses=True)
         holder = _holder_of(state)
         return None if holder is None else holder.row(committed=len(state.marks_of(holder.plan_id)))
 
@@ -286,9 +287,9 @@ class SparkTableTarget(FilesTarget):
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
         return state, state.holder
 
-    def _state(self) -> LogState:
+    def _state(self, *, with_losses: bool = False) -> LogState:
         with self._errors():
-            return self._table.state()
+            return self._table.state(with_losses=with_losses)
 
     def _take(self, holder: Holder, before: LogState) -> LogState:
         """Let a plan take the table under an epoch that nobody has; return what the table says then.

@@ -153,6 +153,12 @@ class LogState:
         return self.holders[-1] if self.holders else None
 
     @property
+    def began(self) -> int:
+        """The epoch under which the plan that holds the table has taken it first; 0 where none holds it."""
+        own = [each for each in self.holders if self.holder is not None and each.plan_id == self.holder.plan_id]
+        return min((int(each.about.get("began", each.epoch)) for each in own), default=0)
+
+    @property
     def unsettled(self) -> list[Holder]:
         """Holders before the present one whose attempts may still commit; none once its own epoch is settled."""
         before = self.holders[:-1]
@@ -184,7 +190,7 @@ class LogState:
         if holder is None or not holder.plan_id or holder.plan_id in self.kept:
             return ""
         clearing = note_of_clearing(holder.plan_id).token
-        needed = [_token_of_plan(holder.about["began"]), *([clearing] if clearing in self.fences else [])]
+        needed = [_token_of_plan(self.began), *([clearing] if clearing in self.fences else [])]
         gone = [token for token in needed if token not in self.present]
         gone += [token for token in self.lost if self._needs(token, holder.plan_id)]
         return gone[0] if gone else ""

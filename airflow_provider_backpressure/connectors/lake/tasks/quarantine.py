@@ -93,7 +93,7 @@ class QuarantineWriter:
         with closing(self._table()) as table, table.translate_errors():
             earlier = table.marks(self.attempt.plan_id, [self.attempt.slice_id]).get(self.attempt.slice_id)
             if earlier is not None:
-                if self._has_same_rows(table, earlier):
+                if self._has_rows(table, earlier, self._rows):
                     return earlier.rows
                 self._exchanged = _read(table, earlier)
                 table.discard(self.attempt.plan_id, self.attempt.slice_id)
@@ -108,9 +108,9 @@ class QuarantineWriter:
             # Under a new nonce: files of this attempt's own still belong to older versions of the table.
             self._commit(table, replace(self.attempt, nonce=mint_nonce()), self._exchanged)
 
-    def _has_same_rows(self, table: LakeTable, mark: Mark) -> bool:
-        """Whether another attempt kept the same rows. ``RangeFailed`` where it kept others and is no earlier one."""
-        if Counter(map(_to_values, _read(table, mark))) == Counter(map(_to_values, self._rows)):
+    def _has_rows(self, table: LakeTable, mark: Mark, rows: list[Row]) -> bool:
+        """Whether another attempt kept these rows. ``RangeFailed`` where it kept others and is no earlier one."""
+        if Counter(map(_to_values, _read(table, mark))) == Counter(map(_to_values, rows)):
             return True
         if mark.attempt >= self.attempt.attempt and mark.nonce != self.attempt.nonce:
             raise RangeFailed(
@@ -131,7 +131,7 @@ class QuarantineWriter:
         stands = table.commit(attempt, mark, replace(self.spec.write, mode=Mode.APPEND, ordered=False))
         if stands.nonce != attempt.nonce:
             files.drop()
-            if not self._has_same_rows(table, stands):
+            if not self._has_rows(table, stands, rows):
                 raise RangeFailed(f"Attempt {stands.attempt} at slice {stands.slice_id} is under way in {table.name}.")
         return stands
 

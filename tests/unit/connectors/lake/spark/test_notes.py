@@ -124,6 +124,8 @@ def test_a_log_that_does_not_go_back_to_where_its_plan_began_is_a_loss() -> None
     assert LogState.read([again], {}).find_loss() == began.token
     restored = LogState.read([began, again, clearing], {}, present=[began.token])
     assert restored.find_loss() == clearing.token
+    untold = note_of_plan(Holder(plan_id="p1", epoch=4), settled=True)
+    assert LogState.read([untold], {}).find_loss() == "", "a note of before does not say where its plan began"
 
 
 def test_without_a_ledger_every_slice_of_a_plan_may_have_been_submitted() -> None:
