@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow
@@ -49,6 +50,8 @@ Change = Callable[[Transaction, dict[str, str]], None]
 """What makes the snapshot of a commit, given the snapshot's summary."""
 
 
+FOOTERS = 16
+"""Footers that are read at once: of a table in a bucket each takes a round trip or two."""
 _ORDERED = (pyarrow.types.is_integer, pyarrow.types.is_string, pyarrow.types.is_binary)
 """Types whose bounds a file's statistics have in the order of the values."""
 GROUP_BYTES = 64 * 1024 * 1024
@@ -115,17 +118,23 @@ def _set_name_mapping(transaction: Transaction) -> None:
 def _find_near(table: Table, keys: pyarrow.Table, key: Sequence[str]) -> Iterator[FileScanTask]:
     """Yield the files that may hold some of the keys, by the bounds of the first column."""
     first = keys[key[0]]
-    ends = pc.min_max(first).as_py() if any(is_kind(first.type) for is_kind in _ORDERED) else {}
-    if pyarrow.types.is_integer(first.type):
-        row_filter: BooleanExpression = And(
-            GreaterThanOrEqual(term=Reference(key[0]), value=literal(ends["min"])),
-            LessThanOrEqual(term=Reference(key[0]), value=literal(ends["max"])),
-        )
-        yield from table.scan(row_filter=row_filter).plan_files()
+    if not any(is_kind(first.type) for is_kind in _ORDERED):
+        yield from table.scan().plan_files()
         return
-    for task in table.scan().plan_files():
-        if not ends or may_hold(table, task.file, key[0], ends["min"], ends["max"]):
-            yield task
+    ends = pc.min_max(first).as_py()
+    row_filter: BooleanExpression = And(
+        GreaterThanOrEqual(term=Reference(key[0]), value=literal(ends["min"])),
+        LessThanOrEqual(term=Reference(key[0]), value=literal(ends["max"])),
+    )
+    near = list(table.scan(row_filter=row_filter).plan_files())
+    yield from near
+    if pyarrow.types.is_integer(first.type):
+        return
+    taken = {task.file.file_path for task in near}
+    others = [task for task in table.scan().plan_files() if task.file.file_path not in taken]
+    with ThreadPoolExecutor(FOOTERS) as pool:
+        found = pool.map(lambda task: may_hold(table, task.file, key[0], ends["min"], ends["max"]), others)
+        yield from (task for task, may in zip(others, found, strict=True) if may)
 
 
 def _without(table: Table, data: Data, task: FileScanTask, keys: pyarrow.Table, key: Sequence[str]) -> list[str] | None:
