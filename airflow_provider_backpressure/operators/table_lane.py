@@ -146,15 +146,15 @@ class TableLane:
         plan = hydration.plan
         # The windows of a log that tables share are drained once all of those are read.
         follows = plan is None or (plan.consistency is Consistency.CATCH_UP and not plan.stream)
-        is_read = not follows and plan is not None and not ledger.counts(plan.plan_id).open
-        if is_read and hydration.failure is None:
-            return LaneResult(outcome=Outcome.DONE, committed=0)
-        if is_read and plan is not None and plan.stream:
-            # Its verification has failed, and is tried again. There is no range to be read in a turn.
-            self.tables.hold(hydration)
-            ledger.keep_failure(hydration.id, None)
-            return LaneResult(outcome=Outcome.DONE, committed=0)
-        if self._is_paused(clock) or self._is_opened_again(hydration):
+        shares = plan is not None and bool(plan.stream)
+        if not follows and plan is not None and not ledger.counts(plan.plan_id).open:
+            if shares and hydration.failure is not None:
+                # Its verification has failed, and is tried again. There is no range to be read in a turn.
+                self.tables.hold(hydration)
+                ledger.keep_failure(hydration.id, None)
+            if shares or hydration.failure is None:
+                return LaneResult(outcome=Outcome.DONE, committed=0)
+        if self._is_paused(clock) or (shares and self._is_opened_again(hydration)):
             return LaneResult(outcome=Outcome.PAUSED, committed=0)
         with self.tables.open(pair) as opened:
             self.tables.hold(hydration)
@@ -178,8 +178,7 @@ class TableLane:
 
     def _is_opened_again(self, hydration: Hydration) -> bool:
         """Whether a table that shares a log was whole when the turn began: its ranges are read in the next one."""
-        shares = hydration.plan is not None and bool(hydration.plan.stream)
-        return shares and self.turn is not None and hydration.id not in self.turn.epochs
+        return self.turn is not None and hydration.id not in self.turn.epochs
 
     def _cancel(self) -> None:
         self._over.set()

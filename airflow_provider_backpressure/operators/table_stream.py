@@ -4,7 +4,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -173,9 +173,11 @@ class TableStream:
         self.reading, self.between = {}, between
         if (own := self.find_hydration()) is not None:
             self.tables.hold(own)
-        fenced: dict[TablePair, Plan] = {}
         known = self._find_open()
-        with self.open() if known else nullcontext() as stream:
+        if not known:
+            return {}
+        fenced: dict[TablePair, Plan] = {}
+        with self.open() as stream:
             for pair, one in known.items():
                 # One by one: each has a connection of its own.
                 with self.leave_out_refused(pair):
@@ -185,7 +187,6 @@ class TableStream:
                             opened.take_target()
                     taken = self.tables.shared.ledger.hydration(one.id)
                     with self._open_all({pair: taken}) as members:
-                        assert stream is not None, "there are members"
                         fenced[pair] = stream.stream_planner().fence(members[pair])
         self.reading = {pair: plan.epoch for pair, plan in fenced.items()}
         return {known[pair].id: plan.epoch for pair, plan in fenced.items()}

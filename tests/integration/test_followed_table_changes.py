@@ -1,11 +1,9 @@
 """Tables that join, leave, fail and return, and a log that is lost, in a task group of followed tables."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,12 +14,12 @@ from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.stream_windows import StreamPlanner
-from airflow_provider_backpressure.exceptions import RangeFailed, SourceUnavailable, TablesFailed
+from airflow_provider_backpressure.exceptions import SourceUnavailable, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import plan as planning
 from airflow_provider_backpressure.operators.stream_lane import StreamLane
 from tests.support.ledgers import new_ledger
-from tests.support.local_runner import LocalRunner
+from tests.support.local_runner import LocalRunner, fail_range
 from tests.support.marks import mark_long
 from tests.support.operator_flow import OperatorFlow
 from tests.support.postgres import connected
@@ -225,9 +223,7 @@ def test_a_table_whose_ranges_fail_gets_its_changes_and_is_continued(
         read.append(spec.seq)
         if spec.seq == read[0]:
             return real(self, spec)
-        failed: Future[Any] = Future()
-        failed.set_exception(RangeFailed("Its rows cannot be read."))
-        return failed
+        return fail_range("Its rows cannot be read.")
 
     flow.do(*(f"UPDATE {name} SET v = 1 WHERE id % 10 = 0" for name in flow.names), "DELETE FROM b WHERE id = 7")
     with monkeypatch.context() as patch:

@@ -15,12 +15,12 @@ from airflow_provider_backpressure.connectors.postgres.sink.target import Postgr
 from airflow_provider_backpressure.connectors.postgres.tasks import copy
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
-from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, TablesFailed
+from airflow_provider_backpressure.exceptions import PlanSuperseded, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators.stream_lane import StreamLane
 from airflow_provider_backpressure.operators.table_lane import TableLane
 from airflow_provider_backpressure.operators.table_stream import StreamSession, TableStream
-from tests.support.local_runner import LocalRunner
+from tests.support.local_runner import LocalRunner, fail_range
 from tests.support.operator_flow import OperatorFlow, writing
 from tests.support.waiting import beside, until
 
@@ -146,9 +146,7 @@ def test_a_range_that_was_read_before_a_window_is_refused_behind_it(
             ends = (login[spec.read.conn_id], login[spec.write.conn_id])
             late.append(pool.submit(copy.copy_slice, spec, spec.slices[0], *ends))
             assert read.wait(60)
-        given_up: Future[Any] = Future()
-        given_up.set_exception(RangeFailed("Its worker does not answer."))
-        return given_up
+        return fail_range("Its worker does not answer.")
 
     with ThreadPoolExecutor(1) as pool:
         # A session behind a pooler cannot be found, and is not ended.
@@ -261,7 +259,7 @@ def test_a_range_that_is_opened_again_costs_no_other(
 
 @pytest.mark.statement("W4")
 @pytest.mark.long
-def test_a_table_whose_ranges_fail_keeps_the_task_from_no_end(
+def test_a_table_whose_ranges_fail_does_not_keep_the_task_running(
     flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W4: rows of it that were not read yet change all the time, and the log shows none of their long values."""
@@ -270,9 +268,7 @@ def test_a_table_whose_ranges_fail_keeps_the_task_from_no_end(
     def fail(self, spec):
         if spec.write.fence != "raw.b" or spec.tables:
             return real(self, spec)
-        failed: Future[Any] = Future()
-        failed.set_exception(RangeFailed("Its rows cannot be read."))
-        return failed
+        return fail_range("Its rows cannot be read.")
 
     def change(over: threading.Event) -> None:
         number = 0

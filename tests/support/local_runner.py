@@ -27,6 +27,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Slice,
     SliceResult,
 )
+from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark import frame_path as frame
 from airflow_provider_backpressure.spark import value_hash as checksum
 from airflow_provider_backpressure.spark.registry import writer
@@ -143,3 +144,10 @@ def _version(name: str) -> str | None:
         return version(name.replace("_", "-"))
     except ModuleNotFoundError:
         return None
+
+
+def fail_range(message: str) -> "Future[Any]":
+    """Return an attempt at a range that has failed."""
+    failed: Future[Any] = Future()
+    failed.set_exception(RangeFailed(message))
+    return failed
