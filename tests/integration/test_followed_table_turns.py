@@ -263,7 +263,9 @@ def test_a_table_whose_ranges_fail_does_not_keep_the_task_running(
     flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W4: rows of it that were not read yet change all the time, and the log shows none of their long values."""
-    tables, real = flow.plan(), LocalRunner.run
+    rows, changed, real = 3000, list[int](), LocalRunner.run
+    flow.do(f"INSERT INTO b SELECT g, 0, repeat('x', 3000) FROM generate_series(101, {rows}) g")
+    tables = flow.plan()
 
     def fail(self, spec):
         if spec.write.fence != "raw.b" or spec.tables:
@@ -271,14 +273,17 @@ def test_a_table_whose_ranges_fail_does_not_keep_the_task_running(
         return fail_range("Its rows cannot be read.")
 
     def change(over: threading.Event) -> None:
-        number = 0
-        while not over.wait(0.02):
-            number += 1
-            flow.do(f"UPDATE b SET v = v + 1 WHERE id = {number % 100 + 1}")
+        # Each row once: the first change of a row brings all of it, and the next ones need not ask for it.
+        for number in range(1, rows + 1):
+            if over.wait(0.005):
+                return
+            flow.do(f"UPDATE b SET v = v + 1 WHERE id = {number}")
+            changed.append(number)
 
     monkeypatch.setattr(LocalRunner, "run", fail)
     with beside(change), pytest.raises(TablesFailed, match=r"1 of 3 tables have failed:\n- public\.b"):
         flow.hydrate(tables)
+    assert len(changed) < rows, "it has not waited for the end of the changes"
 
 
 @pytest.mark.statement("W4")
