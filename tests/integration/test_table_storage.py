@@ -12,6 +12,7 @@ from airflow_provider_backpressure.connectors.postgres import catalog as storage
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
+from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import export_snapshot
 from airflow_provider_backpressure.core.config import Budget, Consistency, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration import Phase
@@ -91,13 +92,27 @@ def exported(endpoint: Endpoint) -> Iterator[str]:
     """Give a snapshot that stays."""
     with connected(endpoint, autocommit=False) as keeper:
         keeper.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        yield str(keeper.execute("SELECT pg_export_snapshot()").fetchall()[0][0])
+        yield export_snapshot(keeper)
 
 
 def count(endpoint: Endpoint, read: ReadSpec, piece: Slice) -> int:
     """Return how many rows a task reads."""
     with open_copy_out(endpoint, Reading.from_slice(read, piece, "bp-test"), options="FORMAT csv") as stream:
         return sum(len(block) for block in stream)
+
+
+def test_a_snapshot_whose_name_is_that_of_another_one_by_now_is_lost(database: Endpoint) -> None:
+    """L8: a server numbers its snapshots anew after a crash, so a frozen task may wake up to the name of another."""
+    run(database, *PLAIN, FILL)
+    with closing(opened(database)) as source, exported(database) as first:
+        read, piece = planned(source)
+        run(database, "DELETE FROM t")
+        with exported(database) as second:
+            assert count(database, replace(read, snapshot=second), piece) == 0
+            taken = f"{second.partition('/')[0]}/{first.partition('/')[2]}"
+            with pytest.raises(SnapshotLost, match="that of another one"):
+                count(database, replace(read, snapshot=taken), piece)
+        assert count(database, replace(read, snapshot=first), piece) > 0
 
 
 @pytest.mark.parametrize("case", REWRITES)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import import_snapshot
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
@@ -318,7 +319,7 @@ def remember_snapshot(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
         run(ports.composed.source, "DROP TABLE IF EXISTS as_it_was", "CREATE TABLE as_it_was (LIKE t)")
         with connected(ports.composed.source, autocommit=False) as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            connection.execute(f"SET TRANSACTION SNAPSHOT '{keeper.snapshot}'")
+            import_snapshot(connection, keeper.snapshot)
             connection.execute("INSERT INTO as_it_was SELECT * FROM t")
         return keeper
 

@@ -7,6 +7,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, connect, put_idle, take_idle
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, words
+from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import export_snapshot, import_snapshot
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SnapshotLost
@@ -35,12 +36,12 @@ class SnapshotKeeper:
         self._counting: psycopg.Connection | None = None
         self._connection = self._begun()
         with errors.translate_errors(endpoint):
-            self.snapshot = str(self._one("SELECT pg_export_snapshot()"))
+            self.snapshot = export_snapshot(self._connection)
 
     def check(self) -> None:
         try:
             with self._lock:
-                self._one("SELECT 1")
+                self._connection.execute("SELECT 1")
         except psycopg.Error as error:
             raise SnapshotLost(
                 f"The snapshot of {where(self._endpoint)} was lost with the connection that kept it: {words(error)}."
@@ -51,7 +52,7 @@ class SnapshotKeeper:
         connection = self._counting = self._begun()
         try:
             with self._errors.translate_errors(self._endpoint):
-                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot)))
+                import_snapshot(connection, self.snapshot)
                 row = connection.execute(self._rows.as_string(None).encode()).fetchone()
         finally:
             with self._ending:
@@ -76,10 +77,6 @@ class SnapshotKeeper:
         connection = connect(self._endpoint, errors=self._errors, application_name=NAME, settings=_EXPORT_SETTINGS)
         with self._errors.translate_errors(self._endpoint):
             return _begin(connection)
-
-    def _one(self, query: str) -> object:
-        row = self._connection.execute(query.encode()).fetchone()
-        return row[0] if row else None
 
 
 def _begin(connection: psycopg.Connection) -> psycopg.Connection:

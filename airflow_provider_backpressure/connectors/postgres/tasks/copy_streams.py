@@ -18,14 +18,15 @@ from airflow_provider_backpressure.connectors.postgres.catalog import (
     find_other_columns,
     lock_relations,
 )
-from airflow_provider_backpressure.connectors.postgres.errors import is_lost, words
+from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
+from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import import_snapshot
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
-from airflow_provider_backpressure.exceptions import RESTART, PlanOutdated, SnapshotLost, SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, PlanOutdated, SourceRefused
 
 BLOCK = 32 * 1024
 """Bytes collected before they are handed on: they and their messages stay in the processor's cache, and the memory of
@@ -231,12 +232,7 @@ def _enter(connection: psycopg.Connection, what: Reading) -> None:
         return
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     if what.snapshot is not None:
-        try:
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(what.snapshot)))
-        except psycopg.Error as error:
-            if is_lost(error):
-                raise
-            raise SnapshotLost(f"The snapshot in which ranges are read is gone: {words(error)}.") from error
+        import_snapshot(connection, what.snapshot)
     if what.storage is not None and what.snapshot is not None:
         with _same_names():
             check_same_files(what.storage, lock_relations(connection, what.storage.table, what.storage.lock))
