@@ -1,5 +1,6 @@
 """X6, fault 14: the source's schema changes between ranges, during one, and in steady state."""
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -209,3 +210,33 @@ def test_text_that_is_ordered_otherwise_is_not_read_by_bounds_of_before(
         for ask in (lambda: source.slice(read, bounds[1], "1.0"), lambda: source.cut(read, bounds[1], parts=2)):
             with pytest.raises(SourceRefused, match="its bounds have other rows now"):
                 ask()
+
+
+def test_the_version_of_a_collation_is_the_one_in_use(database: Endpoint) -> None:
+    """X6: the catalogue has the version of the day when a collation was made; the libraries may be newer by now."""
+    run(database, """CREATE TABLE t (k text COLLATE "en-x-icu" PRIMARY KEY)""")
+    planned = _collation(database)
+    assert re.fullmatch(r"icu \S+ [\d.]+", planned)
+    run(database, "UPDATE pg_collation SET collversion = '1.0' WHERE collname = 'en-x-icu'")
+    assert _collation(database) == planned
+
+
+def test_the_version_of_a_database_is_the_one_in_use(database: Endpoint) -> None:
+    """X6: as of a collation of its own."""
+    name = f"{database.database}_icu"
+    run(database, f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en'")
+    ordered = replace(database, database=name)
+    try:
+        run(ordered, "CREATE TABLE t (k text PRIMARY KEY)")
+        planned = _collation(ordered)
+        assert re.fullmatch(r"icu \S+ [\d.]+", planned)
+        run(ordered, f"UPDATE pg_database SET datcollversion = '1.0' WHERE datname = '{name}'")
+        assert _collation(ordered) == planned
+    finally:
+        run(database, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _collation(place: Endpoint) -> str:
+    """Return what the key of ``t`` is ordered by."""
+    with closing(PostgresSource(conn_id="p", table="t").open(place)) as source:
+        return str(source.read_spec(source.snapshot()).columns[0].collation)

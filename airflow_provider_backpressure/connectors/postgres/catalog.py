@@ -161,7 +161,8 @@ def _find(connection: Connection, name: QualifiedName) -> Relation | None:
 
 
 def _columns(connection: Connection, oid: int) -> tuple[CatalogColumn, ...]:
-    rows = connection.execute(_COLUMNS, (oid,)).fetchall()
+    since_15 = connection.info.server_version >= _DATABASE_COLLATIONS_SINCE
+    rows = connection.execute(_COLUMNS.format(default=_IN_USE if since_15 else sql.SQL("NULL")), (oid,)).fetchall()
     definitions = read_definitions(connection, (row[0] for row in rows))
     return tuple(_column(row[1:], definitions.get(row[0])) for row in rows)
 
@@ -200,7 +201,12 @@ _RELATION = sql.SQL(
 
 # Collations and the database's own locale moved between columns of the catalogue from release to release, so they are
 # read by name out of the whole row: only those of the table, as a server has hundreds. C and the builtin ones order by
-# code point, everywhere and in every version.
+# code point, everywhere and in every version. Of the others the version in use counts: the catalogue has the one that
+# was in use when the collation was made, also after the server's libraries were upgraded.
+_DATABASE_COLLATIONS_SINCE = 150000
+_IN_USE = sql.SQL(
+    "CASE WHEN d.own ->> 'datcollversion' <> '' THEN pg_database_collation_actual_version((d.own ->> 'oid')::oid) END"
+)
 _COLUMNS = sql.SQL(
     """
     SELECT a.atttypid::bigint, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
@@ -223,14 +229,15 @@ _COLUMNS = sql.SQL(
     LEFT JOIN LATERAL (
         SELECT coalesce(l.own ->> 'collprovider', '') AS provider,
                coalesce(l.own ->> 'colllocale', l.own ->> 'colliculocale', l.own ->> 'collcollate') AS locale,
-               l.own ->> 'collversion' AS version, l.own ->> 'collicurules' AS rules
+               CASE WHEN l.own ->> 'collversion' <> '' THEN pg_collation_actual_version(a.attcollation) END AS version,
+               l.own ->> 'collicurules' AS rules
         FROM (SELECT to_jsonb(k) AS own FROM pg_collation k
               WHERE k.oid = a.attcollation AND k.collprovider <> 'd') l
         UNION ALL
         SELECT coalesce(d.own ->> 'datlocprovider', 'c'),
                CASE WHEN coalesce(d.own ->> 'datlocprovider', 'c') = 'c' THEN d.own ->> 'datcollate'
                     ELSE coalesce(d.own ->> 'datlocale', d.own ->> 'daticulocale') END,
-               d.own ->> 'datcollversion', d.own ->> 'daticurules'
+               {default}, d.own ->> 'daticurules'
         FROM (SELECT to_jsonb(b) AS own FROM pg_database b WHERE b.datname = current_database()) d
         WHERE a.attcollation = 100
     ) o ON true

@@ -1,7 +1,7 @@
 """A snapshot that one connection exports and others import, by a name that never means another one.
 
-A server numbers its snapshots from the start again when it begins, also after a crash of one of its processes. So the name is
-followed by a hash of what the snapshot sees and of when the server began.
+A server numbers its snapshots from the start again when it begins, also after a crash of one of its processes. So the
+name is followed by a hash of what the snapshot sees and of when the server began.
 """
 
 import psycopg
