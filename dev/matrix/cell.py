@@ -56,6 +56,8 @@ def main() -> None:
             "AIRFLOW__METRICS__STATSD_PORT": str(heard.getsockname()[1]),
             # Airflow 3.1 does not ask providers for them.
             "AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS": MANAGER,
+            # A task that is killed together with its scheduler is only missed.
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
             # The package is the installed one, not that of the checkout which this file is run from.
             "PYTHONPATH": "",
             **wanted["settings"],
