@@ -38,6 +38,7 @@ def visit(tab: Page, page: PageServer, theme: str, path: str = "") -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.statement("C1")
 def test_each_state_is_shown_with_its_words(
     login: Login, page: PageServer, states: dict[str, str], pictures: Path, theme: str
 ):
@@ -61,6 +62,7 @@ def test_each_state_is_shown_with_its_words(
         tab.screenshot(path=pictures / f"state-{name}-{theme}.png")
 
 
+@pytest.mark.statement("C2")
 def test_a_failure_shows_range_bounds_attempt_and_log(login: Login, page: PageServer, states: dict[str, str]):
     tab = login("viewer")
     tab.goto(f"{page.airflow.url}/backpressure/#/hydration/{states['failed']}")
@@ -77,6 +79,7 @@ def test_a_failure_shows_range_bounds_attempt_and_log(login: Login, page: PageSe
 
 
 @pytest.mark.long
+@pytest.mark.statement("C3")
 def test_an_address_survives_a_reload_and_can_be_shared(login: Login, page: PageServer, states: dict[str, str]):
     """Within Airflow's own page, whose address leads to the hydration, the range, and the search."""
     tab = login("viewer")
@@ -124,6 +127,7 @@ def seconds_until(tab: Page, address: str, shown: Locator) -> float:
 
 
 @pytest.mark.long
+@pytest.mark.statement("C3")
 def test_a_thousand_hydrations_are_searched_filtered_sorted_and_grouped(login: Login, page: PageServer, pictures: Path):
     """The first rows are there within a second of the request for the page; the others follow."""
     made, _ = many(page.ledger, hydrations=1_000, ranges=10)

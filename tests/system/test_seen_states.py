@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, Shared
 from tests.support.browser import log_in, opened_browser, picture_folder
 from tests.system.installation import Installation, Run
 
-pytestmark = [pytest.mark.system, pytest.mark.browser, pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.browser, pytest.mark.long, pytest.mark.statement("C1")]
 
 PATIENCE = 180_000
 STATES = ("slow", "planning", "throttled", "failed", "killed", "paused", "queued", "following")
@@ -98,11 +98,13 @@ def test_a_target_that_does_not_commit(installation: Installation, seen: Seen) -
     assert run.ends() == "success", run.states()
 
 
+@pytest.mark.statement("C2")
 def test_a_plan_that_fails(installation: Installation, seen: Seen) -> None:
     assert begin(installation, "unplanned").ends() == "failed"
     seen.shows("unplanned", "Failed", "no table public.state_unplanned")
 
 
+@pytest.mark.statement("C2")
 def test_a_range_that_fails(installation: Installation, seen: Seen) -> None:
     assert begin(installation, "failed").ends() == "failed"
     seen.shows("failed", "Failed", 'violates check constraint "state_failed_amount_check"')

@@ -141,6 +141,7 @@ def test_who_interrupts_is_told_nothing(world: World, airflow, monkeypatch: pyte
     assert airflow("status", "sink") == (130, "", "")
 
 
+@pytest.mark.statement("C4")
 def test_numbers_and_truths_are_such_in_json_and_yaml(world: World, airflow):  # noqa: F811
     """Of each kind of command; times are texts, and a table stays as it was."""
     commands: dict[str, dict[str, type]] = {

@@ -32,6 +32,7 @@ def expressions() -> list[str]:
     ]
 
 
+@pytest.mark.statement("C5")
 def test_dashboard_and_alerts_ask_for_what_is_sent(sent):
     asked = {name for each in expressions() for name in NAME.findall(each)}
     assert asked

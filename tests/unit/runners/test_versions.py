@@ -39,6 +39,7 @@ def _equal(lines: list[str], *, names: int) -> set[tuple[str, ...]]:
     }
 
 
+@pytest.mark.statement("V2")
 def test_what_counts_as_tried_is_what_was_seen():
     connect, submit = shown()
     assert connect | {(*HERE, HERE[1])} == OVER_CONNECT

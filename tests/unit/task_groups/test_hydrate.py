@@ -99,9 +99,9 @@ def test_a_plan_for_a_task_per_range_is_refused_at_parse_too(consistency, senten
         ({"transform": 7}, "transform must be a SELECT or a callable, not int"),
     ],
 )
-@pytest.mark.statement("X5")
+@pytest.mark.statement("X5", "C4")
 def test_refused_at_parse(values, sentence):
-    """X5."""
+    """X5, C4."""
     with pytest.raises(InvalidDeclaration, match=sentence):
         build(**values)
 

@@ -184,6 +184,7 @@ def test_several_are_a_line_each(world: World, encoding: str):
     assert "3 ranges failed" in lines[4]
 
 
+@pytest.mark.statement("C4")
 def test_an_error_in_the_list_is_whole(world: World):
     """Its end says what to do."""
     failure = (

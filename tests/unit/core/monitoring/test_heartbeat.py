@@ -42,6 +42,7 @@ def beating(ledger, hydration_id, *, step, lines):
     )
 
 
+@pytest.mark.statement("C5")
 def test_it_beats_counts_and_writes(ledger, clock, monkeypatch):
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.05)
     hydration_id, _ = planned(ledger, 3)
