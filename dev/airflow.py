@@ -20,6 +20,8 @@ from dev.servers.process import kill_all, working_below
 
 USER = "admin"
 PID_FILE = "standalone.pid"
+IDLE = "<idle>"
+"""What a worker of the scheduler's that waits for a task has on its command line."""
 PARTS = ("metadatabase", "scheduler", "triggerer")
 
 
@@ -165,10 +167,16 @@ class Airflow:
             time.sleep(0.5)
 
     def kill(self, part: str) -> None:
-        """Kill ``scheduler`` or ``triggerer``, and nothing that it has started."""
+        """Kill ``scheduler`` or ``triggerer``, and no task.
+
+        Workers that wait for a task are killed too: they share the scheduler's connections, and while one of them lives
+        the database keeps the locks that the scheduler held.
+        """
         own = self.home / f"{part}.pid"
         (pid,) = processes.leader(own) or processes.children(self.home / PID_FILE, part)
-        os.kill(pid, signal.SIGKILL)
+        idle = processes.children_of(pid, IDLE)
+        for ended in (pid, *idle):
+            os.kill(ended, signal.SIGKILL)
         if part in self._processes:
             self._processes.pop(part).wait(timeout=10)
 

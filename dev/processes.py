@@ -66,8 +66,13 @@ def leader(pid_file: Path) -> list[int]:
 
 def children(pid_file: Path, word: str) -> list[int]:
     """Return the living processes with this word on their command line that the pid file's process itself started."""
-    parents = leader(pid_file)
-    return [pid for pid in find(pid_file) if (_facts(pid) or ("", 0))[1] in parents and word in _words(pid)]
+    return [pid for parent in leader(pid_file) for pid in children_of(parent, word)]
+
+
+def children_of(pid: int, word: str) -> list[int]:
+    """Return the living processes with this word on their command line that a process itself started."""
+    every = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
+    return [child for child in every if (_facts(child) or ("", 0))[1] == pid and word in _words(child)]
 
 
 def _words(pid: int) -> list[str]:
