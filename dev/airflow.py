@@ -20,8 +20,8 @@ from dev.servers.process import kill_all, working_below
 
 USER = "admin"
 PID_FILE = "standalone.pid"
-IDLE = "<idle>"
-"""What a worker of the scheduler's that waits for a task has on its command line."""
+HELPERS = r"<idle>|serve-logs"
+"""What a scheduler's own processes without a task have on their command line."""
 PARTS = ("metadatabase", "scheduler", "triggerer")
 
 
@@ -166,16 +166,16 @@ class Airflow:
                 raise AirflowError(f"Airflow did not come up; the end of {log}:\n{log.read_text()[-2000:]}")
             time.sleep(0.5)
 
-    def kill(self, part: str) -> None:
-        """Kill ``scheduler`` or ``triggerer``, and no task.
+    def kill(self, part: str, *, with_tasks: bool = False) -> None:
+        """Kill ``scheduler`` or ``triggerer`` and what helps it, and its tasks only if asked for.
 
-        Workers that wait for a task are killed too: they share the scheduler's connections, and while one of them lives
-        the database keeps the locks that the scheduler held.
+        Workers and the server of logs share the scheduler's connections, and while one of them lives the database keeps
+        the locks that the scheduler held. So a worker that has a task may keep the next scheduler from its work.
         """
         own = self.home / f"{part}.pid"
         (pid,) = processes.leader(own) or processes.children(self.home / PID_FILE, part)
-        idle = processes.children_of(pid, IDLE)
-        for ended in (pid, *idle):
+        helping = processes.children_of(pid, "" if with_tasks else HELPERS)
+        for ended in (pid, *helping):
             os.kill(ended, signal.SIGKILL)
         if part in self._processes:
             self._processes.pop(part).wait(timeout=10)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -66,13 +67,15 @@ def leader(pid_file: Path) -> list[int]:
 
 def children(pid_file: Path, word: str) -> list[int]:
     """Return the living processes with this word on their command line that the pid file's process itself started."""
-    return [pid for parent in leader(pid_file) for pid in children_of(parent, word)]
+    return [pid for parent in leader(pid_file) for pid in children_of(parent, rf"(?:^|\s){re.escape(word)}(?:\s|$)")]
 
 
-def children_of(pid: int, word: str) -> list[int]:
-    """Return the living processes with this word on their command line that a process itself started."""
+def children_of(pid: int, pattern: str) -> list[int]:
+    """Return the living processes that a process itself started, with this on their command line."""
     every = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
-    return [child for child in every if (_facts(child) or ("", 0))[1] == pid and word in _words(child)]
+    return [
+        child for child in every if (_facts(child) or ("", 0))[1] == pid and re.search(pattern, " ".join(_words(child)))
+    ]
 
 
 def _words(pid: int) -> list[str]:

@@ -13,7 +13,9 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 SIDES = ("source", "sink")
 MINUTE = 60.0
-TAKEN = frozenset({"hand", "queue", "sink commit", "credits", "connections", "predicted memory", "executor memory"})
+TAKEN = frozenset(
+    {"hand", "queue", "sink commit", "credits", "connections", "predicted memory", "executor memory", "snapshot age"}
+)
 """Names of the gate's own signals."""
 
 

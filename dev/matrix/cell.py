@@ -124,7 +124,7 @@ def _interrupt(airflow: Airflow, hold: Path, *, applications: bool) -> str:
         _until(is_read, "its range was not read again")
         killed = task()
         os.kill(killed["pid"], signal.SIGKILL)
-        airflow.kill("scheduler")
+        airflow.kill("scheduler", with_tasks=True)
         hold.unlink()
         airflow.restart("scheduler")
         if wrong := _failure(airflow, HELD, run_id):

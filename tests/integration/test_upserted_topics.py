@@ -14,7 +14,7 @@ from dev.services import Server
 from tests.support.composed import Ports
 from tests.support.kafka import ComposedKafka, Topic, endpoint_of
 from tests.support.local_runner import LocalRunner
-from tests.support.postgres import run
+from tests.support.postgres import new_role, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("X1", "X6")]
 
@@ -77,6 +77,22 @@ def test_a_target_that_would_not_be_as_the_topic_says_is_refused_at_plan(
     run(ports.composed.sink, *statements)
     with pytest.raises(SinkRefused, match=sentence):
         ports.planner().plan()
+
+
+def test_a_role_that_may_not_delete_is_refused_at_plan(ports: Ports) -> None:
+    """Else the first range with a tombstone would fail, and those before it are committed by then."""
+    run(ports.composed.sink, TABLE)
+    with new_role(ports.composed.sink) as role:
+        run(
+            ports.composed.sink,
+            f"GRANT SELECT, INSERT, UPDATE ON t TO {role.user}",
+            f"GRANT CREATE ON SCHEMA public TO {role.user}",
+        )
+        with replace(ports.composed, sink=role).open(ports.runner) as opened:
+            with pytest.raises(SinkRefused, match=f"{role.user} has no DELETE right on it"):
+                opened.planner().plan()
+            run(ports.composed.sink, f"GRANT DELETE ON t TO {role.user}")
+            opened.planner().plan()
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,21 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
+from pyspark import __version__ as PYSPARK
 from pyspark.errors import PySparkException
-from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkUnavailable
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as AnySession
 
 CONNECT_SECONDS = 5.0
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
+_TOO_OLD = "A MERGE or DELETE needs a copy of the session, which Spark Connect makes since 4.1, but {}: upgrade it."
 _AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
 
 
@@ -89,12 +91,17 @@ def clone_session(session: "AnySession") -> Iterator["AnySession"]:
     """Give a copy of a session, with its views and settings, to a commit that needs settings of its own.
 
     A statement that lives on in the server after its client has lost it keeps the settings that it began with, for
-    nobody else ever sets any there. Raises ``SinkUnavailable`` where the server makes no copy.
+    nobody else ever sets any there. Raises ``SinkRefused`` where client or server is too old to make one (before 4.1),
+    ``SinkUnavailable`` where the server does not answer.
     """
+    if not hasattr(SparkConnectClient, "clone"):
+        raise SinkRefused(_TOO_OLD.format(f"the client in Airflow is PySpark {PYSPARK}"))
     try:
         client = cast("SparkSession", session).client.clone(str(uuid.uuid4()))
     except grpc.RpcError as error:
         reason = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
+        if reason == "UNIMPLEMENTED":
+            raise SinkRefused(_TOO_OLD.format(f"the server runs Spark {session.version}")) from None
         raise SinkUnavailable(f"Spark Connect makes no copy of a session for a merge: {reason}.") from None
     _let_go(client)
     client._channel.close()

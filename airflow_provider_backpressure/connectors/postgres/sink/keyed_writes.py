@@ -46,7 +46,7 @@ def against_exchange(session: Session, fitting: Fitting, table: Relation) -> lis
     user = session.endpoint.user
     return [
         *against,
-        *(_against_tombstones(found) if fitting.log is Log.RECORDS else _against_replaying(found, fitting, user)),
+        *(_against_tombstones(found, user) if fitting.log is Log.RECORDS else _against_replaying(found, fitting, user)),
     ]
 
 
@@ -91,7 +91,7 @@ class Found:
     """Columns of the key whose own collation, or a unique index's, takes different texts for equal."""
 
 
-def _against_tombstones(found: Found) -> list[str]:
+def _against_tombstones(found: Found, user: str) -> list[str]:
     """Return the obstacles to a topic's order, and to tombstones. They come again where the topic is read again."""
     against = []
     if found.cascading:
@@ -101,7 +101,7 @@ def _against_tombstones(found: Found) -> list[str]:
         )
     if found.deleting:
         against.append(f"its trigger {join_names(found.deleting)} may keep rows with a tombstone: drop or disable it")
-    return [*against, *_against_rules(found, "upserted"), *_against_collation(found)]
+    return [*against, *_against_rules(found, "upserted"), *_against_collation(found), *_against_keeping(found, user)]
 
 
 def _against_rules(found: Found, what: str) -> list[str]:
@@ -114,6 +114,10 @@ def _against_collation(found: Found) -> list[str]:
     if not found.loose:
         return []
     return [f"the collation of key {join_names(found.loose)} takes different texts for equal: give it another"]
+
+
+def _against_keeping(found: Found, user: str) -> list[str]:
+    return [] if found.may_delete else [f"{user} has no DELETE right on it"]
 
 
 def _against_replaying(found: Found, fitting: Fitting, user: str) -> list[str]:
@@ -130,10 +134,7 @@ def _against_replaying(found: Found, fitting: Fitting, user: str) -> list[str]:
         against.append(
             f"its trigger {join_names(found.triggers)} may change or drop rows that are {what}: drop or disable it"
         )
-    against += [*_against_rules(found, what), *_against_collation(found)]
-    if not found.may_delete:
-        against.append(f"{user} has no DELETE right on it")
-    return against
+    return [*against, *_against_rules(found, what), *_against_collation(found), *_against_keeping(found, user)]
 
 
 def against_staging(session: Session, fitting: Fitting) -> list[str]:

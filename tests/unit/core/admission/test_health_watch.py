@@ -26,7 +26,7 @@ from airflow_provider_backpressure.core.config import (
     WalRate,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.signals import HealthReading, health
+from airflow_provider_backpressure.core.gate.signals import HealthReading, health, snapshot_age
 from airflow_provider_backpressure.core.health_signals import TAKEN
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, lag, unread_offsets
@@ -154,6 +154,7 @@ def test_a_budget_travels_as_json():
         (lambda: Query(on="sink", conn_id="third", sql="SELECT 1", most=1), "one of them only"),
         (lambda: Query(on="sink", sql=" ", most=1), "Query.sql"),
         (lambda: Query(on="sink", sql="SELECT 1", most=1, name="credits"), "has a signal of that name"),
+        (lambda: Query(on="sink", sql="SELECT 1", most=1, name="snapshot age"), "has a signal of that name"),
         (lambda: Budget(signals=(ACTIVE, ActiveSessions(on="sink", share=0.9))), "name them apart"),
         (lambda: Budget(signals=("active sessions",)), "not str"),
         (lambda: Budget(signals=ACTIVE), "tuple"),
@@ -170,7 +171,7 @@ def test_what_cannot_be_meant_is_refused_at_once(declare, words):
 
 def test_the_gate_s_own_names_are_taken():
     """A query of that name would pass for another signal."""
-    assert frozenset.union(*SIGNALS.values()) == TAKEN
+    assert {*frozenset.union(*SIGNALS.values()), *(each.name for each in snapshot_age(1.0, most=2.0))} == TAKEN
 
 
 def test_a_deadline_of_before_stays_good_without_signals():

@@ -1,14 +1,19 @@
 """The statement of a merge, and what gives its commit a note."""
 
 import json
+from unittest.mock import MagicMock
 
+import grpc
 import pytest
+from pyspark.sql.connect.client import SparkConnectClient
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
 from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
 from airflow_provider_backpressure.connectors.lake.spark.table import build_merge
+from airflow_provider_backpressure.exceptions import SinkRefused
 
 
 def test_a_merge_updates_the_key_too() -> None:
@@ -28,3 +33,24 @@ def test_the_settings_of_a_commit_have_its_token_and_its_note(table: type[DeltaT
     values = list(table(None, "c.s.t").note_settings(note).values())  # type: ignore[arg-type]
     assert values[0] == "backpressure:p:1.0:3"
     assert json.loads(values[-1])["backpressure"]["token"] == "backpressure:p:1.0:3"
+
+
+class Unimplemented(grpc.RpcError, grpc.Call):
+    """What a server of before 4.1 answers where a session is to be copied."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_spark_without_copies_of_sessions_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other try would end otherwise."""
+    session = MagicMock(version="4.0.5")
+    session.client.clone.side_effect = Unimplemented
+    with pytest.raises(SinkRefused, match=r"since 4.1, but the server runs Spark 4.0.5"), clone_session(session):
+        pass
+    monkeypatch.delattr(SparkConnectClient, "clone")
+    with (
+        pytest.raises(SinkRefused, match=r"since 4.1, but the client in Airflow is PySpark \d"),
+        clone_session(session),
+    ):
+        pass
