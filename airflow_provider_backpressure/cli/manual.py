@@ -82,7 +82,7 @@ no more are admitted. Takes effect within a second.""",
     "set": Page(
         about="""\
 Changes credits, range size or priority. Credits and priority take effect within a
-second, the rows of a range with the next plan. 0 restores the DAG's value.""",
+second; larger ranges are cut when they are admitted. 0 restores the DAG's value.""",
         examples=('set raw.orders --credits 2 --why "office hours"', "set raw.orders --credits 0 --priority 10"),
     ),
     "queue": Page(
