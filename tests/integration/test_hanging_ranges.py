@@ -14,11 +14,12 @@ from tests.support.waiting import beside, until
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.statement("L6")
 @pytest.mark.parametrize("locked", ["t", "raw.t"])
 def test_a_range_that_waits_for_a_lock_is_ended_and_tried_again(
     locked: str, database: Endpoint, hydration: Composed
 ) -> None:
-    """Its connections are gone before the next attempt begins, so that it does not queue behind them."""
+    """L6: its connections are gone before the next attempt begins, so that it does not queue behind them."""
     run(
         database,
         *numbered_rows(3000),

@@ -42,11 +42,12 @@ def copy(composed: Composed, name: str, on_new_column: NewColumn = NewColumn.STO
     return planned
 
 
+@pytest.mark.statement("L1")
 @pytest.mark.parametrize("consistency", ["static", "snapshot"])
 def test_a_target_that_is_replaced_equals_its_source_after_each_run(
     consistency: str, database: Endpoint, composed: Composed
 ) -> None:
-    """Inserts, updates and deletes; a complete run that is cleared, or made again under its name, copies again."""
+    """L1: inserts, updates and deletes; a complete run that is cleared, or made again under its name, copies again."""
     composed, plans = replace(composed, consistency=consistency), set()
     for name in ("first", "second", "second"):
         planned = copy(composed, name)
@@ -58,10 +59,11 @@ def test_a_target_that_is_replaced_equals_its_source_after_each_run(
     assert len(plans) == 3
 
 
+@pytest.mark.statement("L1")
 def test_upserts_bring_new_values_and_name_the_ranges_of_rows_that_are_gone(
     database: Endpoint, composed: Composed
 ) -> None:
-    """Rows that were deleted in the source stay in the target; verification says so."""
+    """L1: rows that were deleted in the source stay in the target; verification says so."""
     composed = replace(composed, mode="upsert")
     for name in ("first", "second"):
         copy(composed, name)

@@ -265,8 +265,9 @@ def scheduled(schedule="@daily", **values) -> None:
         hydrate(**{"source": SOURCE, "sink": SINK, "spark_conn_id": "spark", **values})
 
 
+@pytest.mark.statement("L1")
 def test_a_schedule_whose_second_run_would_do_nothing_is_told_at_parse():
-    """A sentence says why, and what to use instead."""
+    """L1: a sentence says why, and what to use instead."""
     with pytest.warns(UserWarning, match=r"^DAG nightly has a schedule, but .* read once, and later runs do nothing"):
         scheduled()
 
@@ -288,8 +289,9 @@ def test_a_schedule_that_is_meant_is_not_told(values):
     scheduled(**values)
 
 
+@pytest.mark.statement("L6")
 def test_one_hydration_is_not_planned_twice_in_a_dag():
-    """Another target is another hydration."""
+    """L6: another target is another hydration."""
     with DAG("twice", schedule=None):
         hydrate(SOURCE, SINK, spark_conn_id="spark")
         hydrate(SOURCE, replace(SINK, table="raw.copy"), spark_conn_id="spark")
@@ -298,8 +300,9 @@ def test_one_hydration_is_not_planned_twice_in_a_dag():
             hydrate(SOURCE, SINK, spark_conn_id="spark", group_id="again")
 
 
+@pytest.mark.statement("L6")
 def test_one_hydration_is_not_planned_twice_among_several_tables():
-    """By its table and its target, whichever group names them first."""
+    """L6: by its table and its target, whichever group names them first."""
     with DAG("twice", schedule=None):
         hydrate(SOURCE, SINK, spark_conn_id="spark")
         sentence = "DAG 'twice' hydrates raw.orders from public.orders in hydrate_orders.plan_snapshot already: "
