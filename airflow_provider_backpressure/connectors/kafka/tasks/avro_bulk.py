@@ -1,135 +1,31 @@
-"""Avro values of many messages at once: each step reads one field of all of them, and no step is Python's for each.
-
-Every message keeps its own bounds: one that ends too early, or has bytes behind its end, is found by itself.
-"""
+"""Avro values of many messages at once: each step reads one field of all of them."""
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy
 import pyarrow
 import pyarrow.compute as pc
 
 from airflow_provider_backpressure.connectors.kafka.avro import Node
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import Malformed, read_long, read_text, to_decimal
-from airflow_provider_backpressure.spark.arrow_buffers import numbers, of_bytes, of_numbers
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import Malformed, read_text, to_decimal
+from airflow_provider_backpressure.connectors.kafka.tasks.bulk_messages import Messages, Rows, spread, take, to_texts
+from airflow_provider_backpressure.spark.arrow_buffers import of_bytes, of_numbers
 
-PADDING = bytes(16)
-"""Behind the last message: a number is read eight bytes at a time."""
-_U8 = numpy.uint64
-_HIGH, _LOW = _U8(0x8080808080808080), _U8(0x7F7F7F7F7F7F7F7F)
-_ONES = _U8(0x0101010101010101)
-_FOLDS = (
-    (_U8(0x007F007F007F007F), _U8(0x7F007F007F007F00), _U8(1)),
-    (_U8(0x00003FFF00003FFF), _U8(0x3FFF00003FFF0000), _U8(2)),
-    (_U8(0x000000000FFFFFFF), _U8(0x0FFFFFFF00000000), _U8(4)),
-)
-"""How groups of seven bits come together: two, four, then eight of them."""
 _DAY, _DAY_MICROS = 86_400, 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _PER_SECOND = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _SMALL_DIGITS, _SMALL_BYTES, _DECIMAL_BYTES, _MOST_DIGITS = 18, 8, 16, 38
 _OUTSIDE = "is outside of the years 1 to 9999"
-Rows = numpy.ndarray
-"""Numbers of messages."""
 
 
-@dataclass(kw_only=True)
-class Messages:
-    """Messages in one buffer, and how far each was read."""
-
-    payloads: Sequence[bytes]
-    skip: int
-    """Bytes before the value of each."""
-    data: numpy.ndarray = field(init=False)
-    words: dict[str, numpy.ndarray] = field(init=False, default_factory=dict)
-    base: numpy.ndarray = field(init=False)
-    at: numpy.ndarray = field(init=False)
-    end: numpy.ndarray = field(init=False)
-    problems: dict[int, str] = field(init=False, default_factory=dict)
-    """Why a message cannot be taken, by its number."""
-
-    def __post_init__(self) -> None:
-        """Put them behind one another."""
-        whole = b"".join([*self.payloads, PADDING])
-        lengths = numpy.fromiter(map(len, self.payloads), "i8", len(self.payloads))
-        self.data, self.end = numpy.frombuffer(whole, "u1"), numpy.cumsum(lengths)
-        self.base = self.end - lengths
-        self.at = self.base + self.skip
-        for kind in ("<u8", "<u4"):
-            count = len(whole) - numpy.dtype(kind).itemsize + 1
-            self.words[kind] = numpy.ndarray((count,), kind, whole, 0, (1,))
-
-    def all(self) -> Rows:
-        """Return every message."""
-        return numpy.arange(len(self.payloads))
-
-    def refuse(self, rows: Rows, reason: str) -> None:
-        """Note why messages cannot be taken, and read no more of them."""
-        for row in rows.tolist():
-            self.problems.setdefault(row, reason)
-        self.at[rows] = self.end[rows]
-
-    def branches(self, node: Node, rows: Rows) -> numpy.ndarray:
-        """Read which type of a union each is of."""
-        branch = self.longs(rows)
-        wrong = (branch < 0) | (branch >= len(node.branches))
-        if wrong.any():
-            self.refuse(rows[wrong], "a union has no such branch")
-        return branch
-
-    def skip_bytes(self, rows: Rows, size: numpy.ndarray | int) -> numpy.ndarray:
-        """Return where messages are now, and read on behind so many bytes; zero where that is too far."""
-        start: numpy.ndarray = self.at[rows]
-        behind = start + size
-        ends = self.end[rows]
-        late = (behind > ends) | (behind < start)
-        if late.any():
-            self.refuse(rows[late], "it ends too early")
-            behind = numpy.where(late, ends, behind)
-            start = numpy.where(late, ends, start)
-        self.at[rows] = behind
-        return start
-
-    def longs(self, rows: Rows) -> numpy.ndarray:
-        """Read a number of each."""
-        start = self.at[rows]
-        first = self.data[start]
-        if not (first & 0x80).any():
-            self.skip_bytes(rows, 1)
-            value = first.astype("u8")
-        else:
-            word = self.words["<u8"][start]
-            stop = ~word & _HIGH
-            low = stop & (~stop + _U8(1))
-            mask = low | (low - _U8(1))
-            size = (((mask >> _U8(7)) & _ONES) * _ONES) >> _U8(56)
-            value = word & mask & _LOW
-            for keep, move, by in _FOLDS:
-                value = (value & keep) | ((value & move) >> by)
-            long = stop == 0
-            if long.any():
-                self._long(rows, start, long, value, size)
-            self.skip_bytes(rows, size.astype("i8"))
-        found: numpy.ndarray = (value >> _U8(1)).view("i8") ^ -(value & _U8(1)).view("i8")
-        return found
-
-    def _long(
-        self, rows: Rows, start: numpy.ndarray, long: numpy.ndarray, value: numpy.ndarray, size: numpy.ndarray
-    ) -> None:
-        """Read numbers of nine and ten bytes, one by one."""
-        for index in numpy.flatnonzero(long).tolist():
-            place = int(start[index])
-            try:
-                number, behind = read_long(self.data[place : int(self.end[rows[index]])].tobytes(), 0)
-            except Malformed as error:
-                self.refuse(rows[index : index + 1], str(error))
-                number, behind = 0, 0
-            if not -(2**63) <= number < 2**63:
-                self.refuse(rows[index : index + 1], "a long has more than 64 bits")
-                number = 0
-            value[index], size[index] = ((number << 1) ^ (number >> 63)) & (2**64 - 1), behind
+def read_branches(messages: Messages, node: Node, rows: Rows) -> numpy.ndarray:
+    """Read which type of a union each is of."""
+    branch = messages.longs(rows)
+    wrong = (branch < 0) | (branch >= len(node.branches))
+    if wrong.any():
+        messages.refuse(rows[wrong], "a union has no such branch")
+    return branch
 
 
 def read(messages: Messages, node: Node, rows: Rows, type_: str) -> pyarrow.Array:
@@ -170,7 +66,7 @@ def skip(messages: Messages, node: Node, rows: Rows) -> None:
             for part in node.fields:
                 skip(messages, part.node, rows)
         case "union":
-            branch = messages.branches(node, rows)
+            branch = read_branches(messages, node, rows)
             for index, each in enumerate(node.branches):
                 skip(messages, each, rows[branch == index])
         case _:
@@ -179,18 +75,12 @@ def skip(messages: Messages, node: Node, rows: Rows) -> None:
 
 def _union(messages: Messages, node: Node, rows: Rows, type_: str) -> pyarrow.Array:
     """Read null or a value of one type."""
-    branch = messages.branches(node, rows)
+    branch = read_branches(messages, node, rows)
     index, value = next((index, each) for index, each in enumerate(node.branches) if each.kind != "null")
     there = branch == index
     if there.all():
         return read(messages, value, rows, type_)
     return spread(read(messages, value, rows[there], type_), there)
-
-
-def spread(column: pyarrow.Array, there: numpy.ndarray) -> pyarrow.Array:
-    """Return a column with NULL between its values, where something is not there."""
-    places = numpy.cumsum(there) - 1
-    return column.take(of_numbers(places, pyarrow.int64(), ~there))
 
 
 def _texts_one_by_one(messages: Messages, node: Node, rows: Rows) -> pyarrow.Array:
@@ -289,15 +179,8 @@ def _sizes(messages: Messages, rows: Rows) -> numpy.ndarray:
 
 
 def _take(messages: Messages, node: Node, rows: Rows) -> pyarrow.Array:
-    """Return bytes. The buffer is seen as values and what lies between them, and only the values are copied."""
     size = node.size if node.kind == "fixed" else _sizes(messages, rows)
-    start = messages.skip_bytes(rows, size)
-    ends = numpy.empty(2 * len(rows) + 1, "i4")
-    ends[:-1:2], ends[1::2] = start, messages.at[rows]
-    ends[-1] = ends[-2] if len(rows) else 0
-    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(messages.data)]
-    both = pyarrow.Array.from_buffers(pyarrow.binary(), 2 * len(rows), buffers)
-    return both.take(of_numbers(numpy.arange(0, 2 * len(rows), 2), pyarrow.int64()))
+    return take(messages, messages.skip_bytes(rows, size), rows)
 
 
 def _bytes(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow.Array:
@@ -311,26 +194,8 @@ def _bytes(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow
 
 
 def _string(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow.Array:
-    found = _take(messages, node, rows)
-    try:
-        texts = found.cast(pyarrow.string())
-    except pyarrow.ArrowInvalid:
-        values = found.to_pylist()
-        good = numpy.fromiter(map(_is_text, values), bool, len(values))
-        messages.refuse(rows[~good], "a text is no UTF-8")
-        texts = of_bytes([value if fits else None for value, fits in zip(values, good, strict=True)], pyarrow.string())
-    if b"\0" in memoryview(texts.buffers()[2] or b"").tobytes():
-        wrong = numbers(pc.match_substring(texts, "\0")).view(bool)
-        messages.refuse(rows[wrong], "a text holds a NUL character, which no text can")
+    texts = to_texts(messages, _take(messages, node, rows), rows)
     return pc.utf8_lower(texts) if logical and node.logical == "uuid" else texts
-
-
-def _is_text(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _enum(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow.Array:

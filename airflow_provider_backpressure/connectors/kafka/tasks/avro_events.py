@@ -24,8 +24,9 @@ from airflow_provider_backpressure.connectors.kafka.change_events import (
     describe_op,
     find_row,
 )
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import Messages, read, skip, spread
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import read, read_branches, skip
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_values import AvroSchema, parse_pinned
+from airflow_provider_backpressure.connectors.kafka.tasks.bulk_messages import Messages, spread
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import JSON_DECODER
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
@@ -94,7 +95,7 @@ class AvroEvents(AvroSchema):
         assert record is not None, "a plan has only schemas of events"
         if record is self.writer:
             return self._read_events(messages, record, rows, columns)
-        there = messages.branches(self.writer, rows) == self.writer.branches.index(record)
+        there = read_branches(messages, self.writer, rows) == self.writer.branches.index(record)
         found = self._read_events(messages, record, rows[there], columns)
         # A null is a tombstone.
         spread_out = {name: spread(column, there) for name, column in found.items()}
@@ -138,7 +139,7 @@ class AvroEvents(AvroSchema):
             return {name: self._default(column, len(rows)) for name, column in columns.items()}, nothing
         if record is node:
             return self._fields(messages, rows, record.fields, columns), numpy.ones(len(rows), bool)
-        there = messages.branches(node, rows) == node.branches.index(record)
+        there = read_branches(messages, node, rows) == node.branches.index(record)
         found = self._fields(messages, rows[there], record.fields, columns)
         return {name: spread(column, there) for name, column in found.items()}, there
 

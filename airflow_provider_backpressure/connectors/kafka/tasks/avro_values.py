@@ -8,8 +8,9 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka import avro
 from airflow_provider_backpressure.connectors.kafka.avro import Field, Node
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import Messages, read, skip, spread
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import read, read_branches, skip
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import write_default
+from airflow_provider_backpressure.connectors.kafka.tasks.bulk_messages import Messages, spread
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark.types import carrier
 
@@ -68,7 +69,7 @@ class AvroSchema:
     def _optional(self, messages: Messages, record: Node, wanted: Mapping[str, Column]) -> dict[str, pyarrow.Array]:
         """Read records of which some are null: all of their columns are NULL."""
         rows = messages.all()
-        there = messages.branches(self.writer, rows) == self.writer.branches.index(record)
+        there = read_branches(messages, self.writer, rows) == self.writer.branches.index(record)
         found = self._fields(messages, rows[there], record.fields, wanted)
         return {name: spread(column, there) for name, column in found.items()}
 
