@@ -39,6 +39,7 @@ DECLARED = (
     sources.KafkaSource,
     sources.Avro,
     sources.JsonSchema,
+    sources.Protobuf,
     sources.Debezium,
     sources.MySQLSource,
     sources.LandedSource,

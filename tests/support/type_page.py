@@ -11,6 +11,7 @@ MYSQL = PAGE.with_name("types-mysql.md")
 MARIADB = PAGE.with_name("types-mariadb.md")
 KAFKA = PAGE.with_name("types-kafka.md")
 AVRO = PAGE.with_name("types-avro.md")
+PROTOBUF = PAGE.with_name("types-protobuf.md")
 WRITE = "BACKPRESSURE_WRITE_DOCS"
 """Set in the environment, it makes the test write the page."""
 INTRODUCTION = """# Types
@@ -98,6 +99,29 @@ AFTER_AVRO = """
 - Aliases of fields are not followed: a field that was renamed is a new column.
 """
 
+FROM_PROTOBUF = """# Types from Protobuf
+
+How fields of Protobuf messages arrive in PostgreSQL. The table is made by the test that registers a schema in a real
+registry, sends each type with NULL and extremes through a topic and Spark, and compares what PostgreSQL has to print.
+
+- **PostgreSQL**: the type of a target that is created; one that is there must have it.
+- **In a transform**: the column's type in Spark's DataFrame. `string` is text that PostgreSQL's type reads.
+"""
+AFTER_PROTOBUF = """
+- A field that is not set is NULL if it has presence: `optional`, in a `oneof`, a message, or of proto2. Defaults of
+  proto2 are not applied. Any other field has the zero of its type: 0, `false`, an empty text, the first name of an
+  enum. Lists and maps are empty then.
+- Messages, lists and maps are one JSON text with the names of the schema: bytes in base64, times as ISO text, durations
+  as `"1.500s"`, NaN and infinity as texts. A map is sorted by its keys. A field with presence that is not set is left
+  out. `Struct`, `Value` and `ListValue` are the JSON that they hold.
+- An enum is the name of its number, the first one if it has several. A number without a name is refused by its record.
+- A timestamp or a duration with digits below the microsecond is refused by its record, and so is a date that lacks its
+  year, month or day. `Protobuf(raw=("field",))` takes a timestamp as text (`2026-01-31T12:00:00.123456789Z`), a
+  duration as text (`1.000000001s`), a date as JSON of its parts, and an enum as its number.
+- A text with a NUL character is refused by its record: PostgreSQL holds none.
+- A field that was renamed is a new column.
+"""
+
 
 def page(found: Mapping[str, bool], refused: Mapping[str, str]) -> str:
     """Return the page. ``found``: whether all values of a type were equal; ``refused``: the reason by type."""
@@ -151,6 +175,16 @@ def avro_page(found: Mapping[str, tuple[str, bool]]) -> str:
         before=FROM_AVRO,
         after=AFTER_AVRO,
         name="Avro",
+    )
+
+
+def protobuf_page(found: Mapping[str, tuple[str, bool]]) -> str:
+    """Return the page of Protobuf's types. ``found``: by type PostgreSQL's, and whether all values arrived."""
+    return mysql_page(
+        {type_: (type_, postgres, equal) for type_, (postgres, equal) in found.items()},
+        before=FROM_PROTOBUF,
+        after=AFTER_PROTOBUF,
+        name="Protobuf",
     )
 
 

@@ -1,13 +1,13 @@
 """Formats of keys and values, as a DAG declares them. They hold names and no secret."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
 
-from airflow_provider_backpressure.connectors.kafka import avro
+from airflow_provider_backpressure.connectors.kafka import avro, protobuf
 from airflow_provider_backpressure.connectors.kafka.change_events import find_row
 from airflow_provider_backpressure.connectors.kafka.source import json_schema
-from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, Version
+from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, PROTOBUF, Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 CONN_TYPES = ("http",)
@@ -27,6 +27,8 @@ class Shape:
     """Whether a value is one column, and not one for each of its fields."""
     defaults: frozenset[str] = frozenset()
     """Fields with a default that is not null."""
+    misfit: str = ""
+    """Why records of the schema cannot be read beside others; empty: as far as their types fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,14 @@ class Registered:
     def settings(self) -> Mapping[str, Any]:
         """Return what a task needs to know beside the schemas."""
         return {}
+
+    def resolve(self, latest: Version) -> Self:
+        """Return the format with what it leaves to the latest version of a subject."""
+        return self
+
+    def describe_change(self, before: Version, latest: Version) -> str:
+        """Return why records of two versions cannot go into the same columns, apart from types; empty: they can."""
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +161,70 @@ class JsonSchema(Registered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Protobuf(Registered):
+    """Records in Protobuf, each behind its schema's id and its message's place, as Confluent's serializers write it.
+
+    The fields of one message become columns; a key is one JSON text. Raises :class:`InvalidDeclaration`.
+    """
+
+    kind: ClassVar[str] = "protobuf"
+    label: ClassVar[str] = "Protobuf"
+    schema_type: ClassVar[str] = PROTOBUF
+    templated: ClassVar[tuple[str, ...]] = ("registry_conn_id", "subject", "message")
+    mixes: ClassVar[bool] = True
+
+    message: str = ""
+    """Name of the message whose fields become columns, with or without its package; empty: the schema's first one.
+    Records of other messages are bad records."""
+    raw: tuple[str, ...] = ()
+    """Fields that are taken without what their type means: an enum as its number, a timestamp and a duration as text
+    with all of their digits, a date as its parts."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        super().__post_init__()
+        if isinstance(self.raw, str):
+            raise InvalidDeclaration("Protobuf.raw must be a list of fields, not one text.")
+
+    def resolve(self, latest: Version) -> Self:
+        """Return the format with the whole name of its message; :class:`InvalidDeclaration` for one that is missing."""
+        schema = _load_protobuf(latest)
+        found = schema.find(self.message)
+        if found is None:
+            raise InvalidDeclaration(
+                f"There is no message {self.message}, or several end with that name; there are "
+                f"{', '.join(schema.messages)}."
+            )
+        return replace(self, message=found.name)
+
+    def shape(self, version: Version, whole: str) -> Shape:
+        """Return what records of a schema become; ``whole`` does not matter, as every value is a message."""
+        found = _load_protobuf(version).messages.get(self.message)
+        if found is None:
+            return Shape(types={}, misfit=f"it has no message {self.message}")
+        return Shape(types=protobuf.column_types(found, self.raw))
+
+    def describe_change(self, before: Version, latest: Version) -> str:
+        """Return whether a format that names no message reads another one by now."""
+        names = [self.resolve(each).message for each in (before, latest)]
+        if names[0] == names[1]:
+            return ""
+        return f"its first message was {names[0]} and is {names[1]}: name the one to read in Protobuf(message=…)"
+
+    def identity(self) -> list[Any]:
+        """Return what makes other columns of the same records."""
+        return [*super().identity(), self.message, sorted(self.raw)]
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what a task needs to know beside the schemas."""
+        return {"message": self.message, "raw": list(self.raw)}
+
+
+def _load_protobuf(version: Version) -> protobuf.Schema:
+    return protobuf.load(version.schema, version.references)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Debezium:
     """Values are change events of Debezium, each of which writes or deletes a row.
 
@@ -192,4 +266,4 @@ class Debezium:
         }
 
 
-Format = Avro | JsonSchema
+Format = Avro | JsonSchema | Protobuf

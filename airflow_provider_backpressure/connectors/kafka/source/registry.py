@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 """Longest wait for an answer."""
-AVRO, JSON = "AVRO", "JSON"
+AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _MISSING, _LOGIN, _BUSY = 404, (401, 403), (408, 429)
 _SERVER = 500

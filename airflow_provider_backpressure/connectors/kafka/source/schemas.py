@@ -4,7 +4,8 @@ Every version of a subject is pinned when a run plans, behind the end of what it
 before the record is written. So tasks need no registry.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,14 @@ from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, SourceRefused
 
 _WIDER = frozenset(
-    {("integer", "bigint"), ("integer", "double precision"), ("real", "double precision"), ("bigint", "numeric")}
+    {
+        ("integer", "bigint"),
+        ("integer", "double precision"),
+        ("real", "double precision"),
+        ("bigint", "numeric"),
+        ("bigint", "numeric(20,0)"),
+        ("integer", "numeric(20,0)"),
+    }
 )
 """Types of a column of which the second holds every value of the first."""
 
@@ -28,6 +36,8 @@ class Pinned:
     subject: str
     versions: tuple[tuple[Version, Shape], ...]
     """The oldest first and the latest last, each with what its records become."""
+    declared: Format
+    """The format as it is declared, without what the latest version adds to it."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Type by name: the fields of every version that fits the latest one, in the order in which they appeared."""
     misfits: Mapping[int, str] = field(default_factory=dict)
@@ -57,14 +67,15 @@ class Pinned:
     def upto(self, schema_id: int) -> "Pinned | None":
         """Return the same as of a version; ``None`` where the subject has it no longer."""
         places = [place for place, (version, _) in enumerate(self.versions) if version.id == schema_id]
-        return merge(self.format, self.subject, self.versions[: places[-1] + 1]) if places else None
+        return merge(self.format, self.subject, self.versions[: places[-1] + 1], self.declared) if places else None
 
     def check_against(self, schema_id: int | None) -> None:
         """Raise ``SourceRefused`` where the latest version does not fit the one that the last plan read by."""
         before = self.upto(schema_id) if schema_id is not None else None
         if before is None:
             return
-        changed = [
+        changed = [reason] if (reason := self.declared.describe_change(before.latest, self.latest)) else []
+        changed += [
             f"column {name} was {type_} and is {self.columns[name]}"
             for name, type_ in before.columns.items()
             if self.columns.get(name, type_) != type_
@@ -115,18 +126,33 @@ def pin(format_: Format, subject: str, whole: str, place: Endpoint) -> Pinned:
     if whole == KEY:
         # A key is one column, whose name is given.
         format_ = replace(format_, names={})
-    return merge(format_, subject, tuple((each, _shape(format_, each, subject, whole)) for each in versions))
+    with _name_version(versions[-1], subject):
+        resolved: Format = format_.resolve(versions[-1])
+    shapes = [_read_shape(resolved, each, subject, whole) for each in versions]
+    return merge(resolved, subject, tuple(zip(versions, shapes, strict=True)), format_)
 
 
-def _shape(format_: Format, version: Version, subject: str, whole: str) -> Shape:
-    try:
+def _read_shape(format_: Format, version: Version, subject: str, whole: str) -> Shape:
+    with _name_version(version, subject):
         return format_.shape(version, whole)
+
+
+@contextmanager
+def _name_version(version: Version, subject: str) -> Iterator[None]:
+    """Raise ``SourceRefused`` for a version that cannot be read."""
+    try:
+        yield
     except InvalidDeclaration as error:
         raise SourceRefused(f"Version {version.number} of subject {subject} cannot be read. {error}") from error
 
 
-def merge(format_: Format, subject: str, versions: tuple[tuple[Version, Shape], ...]) -> Pinned:
-    """Return the columns that these versions make together, and which of them do not fit the latest."""
+def merge(
+    format_: Format, subject: str, versions: tuple[tuple[Version, Shape], ...], declared: Format | None = None
+) -> Pinned:
+    """Return the columns that these versions make together, and which of them do not fit the latest.
+
+    ``declared``: the format without what the latest version adds to it, if that is another one.
+    """
     names = _columns_by_field(format_, subject, [shape for _, shape in versions])
     types: dict[str, str | None] = {}
     latest, last = versions[-1]
@@ -139,12 +165,15 @@ def merge(format_: Format, subject: str, versions: tuple[tuple[Version, Shape], 
         ]
         if shape.is_whole != last.is_whole and not format_.mixes:
             reasons = [_OTHER_SHAPE]
+        if shape.misfit:
+            reasons = [shape.misfit]
         if reasons:
             misfits[version.id] = f"its schema {version.id} does not fit schema {latest.id}: {'; '.join(reasons)}"
             continue
         types |= {name: type_ for name, type_ in shape.types.items() if types.get(name) is None}
     return Pinned(
         format=format_,
+        declared=declared or format_,
         subject=subject,
         versions=versions,
         columns={column: types[name] or "text" for name, column in names.items() if name in types},

@@ -10,6 +10,7 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import AvroEvents
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_values import AvroSchema
+from airflow_provider_backpressure.connectors.kafka.tasks.protobuf_values import ProtobufSchema
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark.arrow_buffers import of_numbers
 from airflow_provider_backpressure.spark.types import carrier
@@ -29,7 +30,11 @@ class Schema(Protocol):
         ...
 
 
-_FORMATS: dict[str, type[AvroSchema]] = {"avro": AvroSchema, "avro-events": AvroEvents}
+_FORMATS: dict[str, type[AvroSchema] | type[ProtobufSchema]] = {
+    "avro": AvroSchema,
+    "avro-events": AvroEvents,
+    "protobuf": ProtobufSchema,
+}
 JSON = "json"
 """Format that needs no schema to be decoded: only its columns come of it."""
 
