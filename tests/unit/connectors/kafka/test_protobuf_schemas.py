@@ -59,6 +59,10 @@ message N { string a = 1 [features.utf8_validation = NONE]; }
 CASES: dict[str, tuple[str, dict[str, str]]] = {
     "proto2": (ODD, {"base.proto": BASE}),
     "names within names": (SHADOWED, {}),
+    "a package of a type's name": (
+        'syntax = "proto3"; package a.b; import "base.proto"; message M { b x = 1; }',
+        {"base.proto": 'syntax = "proto3"; message b { int32 y = 1; }'},
+    ),
     "an edition": (EDITION, {}),
 }
 KINDS = (
