@@ -24,7 +24,9 @@ class Endpoint:
     user: str
     password: str = field(default="", repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further libpq parameters, each of a known name (``sslmode``, ``connect_timeout`` …)."""
+    """Further settings of the client, each of a known name (``sslmode``, ``connect_timeout`` …)."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further settings whose values are secrets, as ``ssl.key.password`` of Kafka. They travel as the password does."""
     executor_host: str | None = None
     """Host by which executors reach the database, where it is another one than Airflow's."""
     executor_port: int | None = None

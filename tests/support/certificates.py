@@ -46,18 +46,16 @@ class Authority:
         path.write_bytes(found.public_bytes(serialization.Encoding.PEM))
         return cls(folder=folder, certificate=path, _key=key, _name=subject)
 
-    def sign(self, name: str) -> Signed:
-        """Return a new certificate by this name, good for a server at 127.0.0.1."""
+    def sign(self, name: str, password: str = "") -> Signed:
+        """Return a new certificate by this name, good for a server at 127.0.0.1; its key has the password, if any."""
         key, certificate, path = _new_key(), self.folder / f"{name}.crt", self.folder / f"{name}.key"
         at_home = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
         found = _signed(_subject(name), self._name, key, self._key, at_home)
         certificate.write_bytes(found.public_bytes(serialization.Encoding.PEM))
         path.touch(mode=0o600)
-        path.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
+        plain = serialization.NoEncryption()
+        locked = serialization.BestAvailableEncryption(password.encode()) if password else plain
+        path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
         return Signed(certificate=certificate, key=path)
 
 

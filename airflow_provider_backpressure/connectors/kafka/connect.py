@@ -1,7 +1,7 @@
 """Clients of Kafka: the settings of a connection, and the settings that all our clients share."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,10 @@ CONTROL = "backpressure control"
 """``client.id`` of the control side; a task goes by its attempt's name."""
 GROUP = "backpressure"
 """The client wants a group's name; nothing is ever committed under it, and the group is never joined."""
+OAUTHBEARER = "OAUTHBEARER"
+OIDC = "sasl.oauthbearer.method"
+OAUTH_LOGIN = ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
+"""Settings that user and password of an endpoint are for a login by OAuth's client credentials."""
 _QUIET = {
     # What a client says is heard by us and ends in an error's sentence; it must not write to a task's stderr too.
     "log_level": 0,
@@ -39,6 +43,7 @@ def admin(endpoint: Endpoint, name: str = CONTROL) -> "Iterator[tuple[AdminClien
     from confluent_kafka.admin import AdminClient
 
     heard = Heard()
+    _check_files(endpoint)
     try:
         client = AdminClient(_settings(endpoint, name, heard))
     except library.KafkaException as error:
@@ -51,6 +56,7 @@ def consumer(endpoint: Endpoint, name: str, **settings: Any) -> "Iterator[tuple[
     """Give a client that reads, without a group and only what was committed; ``settings`` with ``_`` for ``.``."""
     library = _library(endpoint)
     heard = Heard()
+    _check_files(endpoint)
     chosen = {setting.replace("_", "."): value for setting, value in settings.items()}
     reading = {
         "group.id": GROUP,
@@ -80,6 +86,7 @@ def producer(endpoint: Endpoint, name: str, **settings: Any) -> "tuple[Producer,
     """Return a client that writes, to be flushed in the end; ``settings`` with ``_`` for ``.``."""
     library = _library(endpoint)
     heard = Heard()
+    _check_files(endpoint)
     chosen = {setting.replace("_", "."): value for setting, value in settings.items()}
     try:
         return library.Producer({**_settings(endpoint, name, heard), **chosen}), heard
@@ -92,12 +99,43 @@ def library_version(endpoint: Endpoint) -> str:
     return str(_library(endpoint).libversion()[0])
 
 
+def login_settings(endpoint: Endpoint) -> dict[str, str]:
+    """Return the settings of a client that are its login, with its secrets. Never log or keep them."""
+    mechanism = endpoint.options.get("sasl.mechanism") or endpoint.options.get("sasl.mechanisms") or ""
+    names = OAUTH_LOGIN if mechanism.upper() == OAUTHBEARER else ("sasl.username", "sasl.password")
+    login = dict(zip(names, (endpoint.user, endpoint.password), strict=True))
+    return {**endpoint.secrets, **{setting: value for setting, value in login.items() if value}}
+
+
+def _check_files(endpoint: Endpoint) -> None:
+    """Raise :class:`InvalidDeclaration` where a client with a login by OAuth could not load its keys and certificates.
+
+    librdkafka (2.16.0) ends the whole process then. Without that login it returns the error, so it is asked first.
+    """
+    if OIDC in endpoint.options and (error := _load_files(endpoint)) is not None:
+        raise _unfit(error, endpoint) from strip_frames(error)
+
+
+def _load_files(endpoint: Endpoint) -> Any:
+    """Return the error of a client that has no login and never connects; ``None`` where it takes the settings."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    by_tls = "SSL" in endpoint.options.get("security.protocol", "").upper()
+    given = {**endpoint.options, **endpoint.secrets, "security.protocol": "ssl" if by_tls else "plaintext"}
+    settings = {name: value for name, value in given.items() if not name.startswith(("sasl.", "https."))}
+    try:
+        AdminClient({**_QUIET, **settings})
+    except KafkaException as error:
+        return error
+    return None
+
+
 def _settings(endpoint: Endpoint, name: str, heard: Heard) -> dict[str, Any]:
-    login: Mapping[str, str] = {"sasl.username": endpoint.user, "sasl.password": endpoint.password}
     return {
         **_QUIET,
         **endpoint.options,
-        **{setting: value for setting, value in login.items() if value},
+        **login_settings(endpoint),
         "bootstrap.servers": endpoint.host,
         "client.id": name,
         "error_cb": heard.hear,

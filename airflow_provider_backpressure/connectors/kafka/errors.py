@@ -70,16 +70,16 @@ def translate_error(
         error = heard.login
     elif heard is not None and heard.last is not None and error.name() in ("_TRANSPORT", "_TIMED_OUT"):
         error = heard.last
-    of = f" ({about})" if about else ""
+    of, said = f" ({about})" if about else "", without_secrets(words(error), endpoint)
     if error.name() in _LOGIN or _ALERT in error.str():
-        return SourceRefused(f"Kafka at {where(endpoint)} does not let {endpoint.user or 'us'} in: {words(error)}.")
+        return SourceRefused(f"Kafka at {where(endpoint)} does not let {endpoint.user or 'us'} in: {said}.")
     if error.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
         return SourceRefused(
             f"Kafka at {where(endpoint)} has no {about or 'such topic'}, or {_user(endpoint)} sees none."
         )
     if error.name() in _REFUSED:
-        return SourceRefused(f"Kafka at {where(endpoint)} refused{of}: {words(error)}.")
-    return SourceUnavailable(f"Kafka at {where(endpoint)} does not answer{of}: {words(error)}.")
+        return SourceRefused(f"Kafka at {where(endpoint)} refused{of}: {said}.")
+    return SourceUnavailable(f"Kafka at {where(endpoint)} does not answer{of}: {said}.")
 
 
 def where(endpoint: Endpoint) -> str:
@@ -93,6 +93,13 @@ def words(error: "KafkaError | Failure") -> str:
     while (shorter := _NOISE.sub("", text)) != text:
         text = shorter
     return text.removesuffix(".") or str(error.name())
+
+
+def without_secrets(text: str, endpoint: Endpoint) -> str:
+    """Return a text without the secrets of an endpoint: an answer of a token's server may repeat what it was sent."""
+    for secret in filter(None, (endpoint.password, *endpoint.secrets.values())):
+        text = text.replace(secret, "***")
+    return text
 
 
 def loss(topic: str, partition: int, start: int, end: int) -> str:

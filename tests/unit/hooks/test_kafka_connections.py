@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.connectors.kafka.connect import login_settings
+from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json, endpoints_to_json
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 
@@ -64,18 +65,72 @@ def test_host_and_login_stand_for_what_the_extra_leaves_out(monkeypatch: pytest.
     assert (found.host, found.user, found.password) == ("broker:9092", "reader", SECRET)
 
 
-@pytest.mark.statement("X5", "X7")
+OAUTH = {
+    "bootstrap.servers": "a:1",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "reader",
+    "sasl.oauthbearer.client.secret": SECRET,
+    "sasl.oauthbearer.token.endpoint.url": "https://login/token",
+}
+
+
+@pytest.mark.statement("R6")
+def test_secrets_of_a_key_travel_apart_from_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6: they are in the file that a driver gets, and in no repr and no option."""
+    keys = {"ssl.key.password": SECRET, "ssl.key.pem": f"{SECRET}-pem", "ssl.keystore.password": f"{SECRET}-store"}
+    found = made(monkeypatch, extra={"bootstrap.servers": "a:1", "ssl.keystore.location": "/k.p12", **keys})
+    assert (found.options, found.secrets) == ({"ssl.keystore.location": "/k.p12"}, keys)
+    assert SECRET not in repr(found)
+    assert found.for_executors().secrets == keys
+    assert endpoints_from_json(endpoints_to_json({"events": found})) == {"events": found}
+    assert login_settings(found) == keys
+
+
+@pytest.mark.statement("R6")
+@pytest.mark.parametrize("name", ["sasl.oauthbearer.client.", "sasl.oauthbearer.client.credentials.client."])
+def test_client_credentials_are_user_and_password(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """R6: by both names that librdkafka has for them; clients get them by the older one, which all versions know."""
+    without = {key: value for key, value in OAUTH.items() if ".client." not in key}
+    found = made(monkeypatch, extra={**without, f"{name}id": "reader", f"{name}secret": SECRET})
+    assert (found.user, found.password) == ("reader", SECRET)
+    assert not {key for key in found.options if ".client." in key}
+    assert login_settings(found) == {
+        "sasl.oauthbearer.client.id": "reader",
+        "sasl.oauthbearer.client.secret": SECRET,
+    }
+
+
+@pytest.mark.statement("R6")
+def test_a_callback_for_tokens_counts_only_for_oauth(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R6: another mechanism never asks for it."""
+    with caplog.at_level(logging.INFO):
+        made(monkeypatch, extra={"bootstrap.servers": "a:1", "oauth_cb": "my.tokens"})
+    assert "no meaning here: oauth_cb" in caplog.text
+
+
+@pytest.mark.statement("R6", "X5", "X7")
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
         ({}, "names no bootstrap.servers"),
-        ({"bootstrap.servers": "a:1", "ssl.key.password": SECRET}, "ssl.key.password of connection 'events' cannot"),
+        ({**OAUTH, "oauth_cb": "my.tokens"}, "oauth_cb of connection 'events' is a function"),
+        ({**OAUTH, "sasl.oauthbearer.method": "default"}, "needs sasl.oauthbearer.method = oidc"),
+        ({**OAUTH, "sasl.oauthbearer.assertion.private.key.pem": SECRET}, "assertion.private.key.pem of .* cannot"),
+        ({**OAUTH, "sasl.oauthbearer.grant.type": "jwt-bearer"}, "grant.type of .* cannot be carried"),
+        ({**OAUTH, "sasl.oauthbearer.client.id": ""}, "also needs the extra sasl.oauthbearer.client.id"),
+        (
+            {**OAUTH, "sasl.oauthbearer.token.endpoint.url": f"https://x:{SECRET}@login/token"},
+            "token.endpoint.url of .* is no address",
+        ),
     ],
 )
 def test_what_is_missing_or_cannot_be_carried_is_named(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], words: str
 ) -> None:
-    """X5, X7: one sentence, without a secret."""
+    """R6, X5, X7: one sentence, without a secret."""
     with pytest.raises(InvalidDeclaration, match=words) as refused:
         made(monkeypatch, extra=extra)
     assert SECRET not in str(refused.value)

@@ -125,7 +125,7 @@ class Registry:
     def _client(self) -> "Iterator[httpx.Client]":
         import httpx
 
-        place, options = self.endpoint, self.endpoint.options
+        place = self.endpoint
         headers = {"Accept": _ACCEPT}
         login = None
         if place.user:
@@ -136,7 +136,7 @@ class Registry:
             headers["Authorization"] = f"Bearer {place.password}"
         try:
             with httpx.Client(
-                base_url=place.host, auth=login, headers=headers, timeout=SECONDS, verify=_tls(options)
+                base_url=place.host, auth=login, headers=headers, timeout=SECONDS, verify=_tls(place)
             ) as client:
                 yield client
         except (OSError, httpx.InvalidURL) as error:
@@ -156,14 +156,17 @@ class Registry:
         )
 
 
-def _tls(options: Any) -> Any:
+def _tls(place: Endpoint) -> Any:
     import ssl
 
+    options = place.options
     if not options:
         return True
     context = ssl.create_default_context(cafile=options.get("ssl.ca.location"))
     if options.get("ssl.certificate.location"):
-        context.load_cert_chain(options["ssl.certificate.location"], options.get("ssl.key.location"))
+        # Without a password, OpenSSL would ask a person for that of a key that has one.
+        password = place.secrets.get("ssl.key.password", "")
+        context.load_cert_chain(options["ssl.certificate.location"], options.get("ssl.key.location"), password)
     return context
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from airflow_provider_backpressure.connectors.kafka.connect import OAUTH_LOGIN, OAUTHBEARER, login_settings
 from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, translate_error, where
 from airflow_provider_backpressure.connectors.kafka.metadata import (
     PROPAGATION,
@@ -18,6 +19,7 @@ from airflow_provider_backpressure.connectors.kafka.metadata import (
     is_same,
     topic_replaced_error,
 )
+from airflow_provider_backpressure.connectors.kafka.tasks.oauth import METHOD, SCOPE, TOKEN_CA, TOKENS, token_provider
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, strip_frames
@@ -37,6 +39,8 @@ _SETTINGS = {
     "ssl.cipher.suites": "ssl_ciphers",
 }
 """Settings of a connection, and what kafka-python calls them."""
+_OAUTH = (*OAUTH_LOGIN, METHOD, TOKENS, SCOPE, TOKEN_CA)
+"""Settings that :mod:`.oauth` acts on."""
 _HOST_CHECK = "ssl.endpoint.identification.algorithm"
 _OF_SECURITY = re.compile(r"(ssl|sasl|security|https|enable\.ssl|enable\.sasl)\..*|oauth.*")
 """Settings that must not be passed over. The others are about speed."""
@@ -249,20 +253,28 @@ def _to_text(topic_id: object) -> str:
 
 def settings(endpoint: Endpoint, name: str) -> dict[str, Any]:
     """Return the settings of a client; ``InvalidDeclaration`` for one of security that kafka-python does not have."""
-    login = {"sasl.username": endpoint.user, "sasl.password": endpoint.password}
-    given = {**endpoint.options, **{setting: value for setting, value in login.items() if value}}
-    found: dict[str, Any] = {_SETTINGS[setting]: value for setting, value in given.items() if setting in _SETTINGS}
-    others = sorted(setting for setting in given if _OF_SECURITY.fullmatch(setting) and setting not in _SETTINGS)
-    if _HOST_CHECK in others:
-        others.remove(_HOST_CHECK)
-        found["ssl_check_hostname"] = str(given[_HOST_CHECK]).lower() == "https"
+    mine = {*endpoint.options, *login_settings(endpoint)} - set(_OAUTH)
+    others = sorted(name for name in mine if _OF_SECURITY.fullmatch(name) and name not in {*_SETTINGS, _HOST_CHECK})
     if others:
         raise InvalidDeclaration(
             f"The settings of {where(endpoint)} hold {', '.join(others)}, which kafka-python does not have: install "
             "confluent-kafka where Spark runs."
         )
+    # Before the secrets are in a variable: frames of an error are shown by some logs.
+    by_oauth = METHOD in endpoint.options
+    by_token = (
+        {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": token_provider(endpoint)} if by_oauth else {}
+    )
+    given = {**endpoint.options, **login_settings(endpoint)}
+    found: dict[str, Any] = {_SETTINGS[setting]: value for setting, value in given.items() if setting in _SETTINGS}
+    if _HOST_CHECK in given:
+        found["ssl_check_hostname"] = str(given[_HOST_CHECK]).lower() == "https"
+    if "ssl_keyfile" in found:
+        # Without one, OpenSSL would ask a person for the password of a key that has one.
+        found.setdefault("ssl_password", "")
     return {
         **found,
+        **by_token,
         "bootstrap_servers": str(endpoint.host).split(","),
         "client_id": name,
         "bootstrap_timeout_ms": int(SECONDS * 1000),
