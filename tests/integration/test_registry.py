@@ -60,6 +60,7 @@ def planned(orders: Registered, run: Run, **changes: Any) -> Any:
         return replace(ports.planner(), **changes).plan()
 
 
+@pytest.mark.statement("R1")
 def test_every_type_of_avro_arrives_as_it_was_written(orders: Registered) -> None:
     """A part of R1: Avro values and keys into PostgreSQL, with NULL and extremes; the page of types says so."""
     value = orders.subject().register(typed.schema())
@@ -85,6 +86,7 @@ def test_every_type_of_avro_arrives_as_it_was_written(orders: Registered) -> Non
     assert type_page.keep(text, type_page.AVRO) == text, f"the page is another one: set {type_page.WRITE}=1"
 
 
+@pytest.mark.statement("R2")
 def test_a_new_schema_evolves_the_target_and_one_that_does_not_fit_stops(orders: Registered) -> None:
     """R2: by the declared policy; both ids are named, what is committed stays, and nothing is mixed."""
     first = orders.subject().register(FIRST)
@@ -116,6 +118,7 @@ def test_a_new_schema_evolves_the_target_and_one_that_does_not_fit_stops(orders:
     assert run.sql("SELECT count(*) FROM {}") == [(len(rows) + 1,)]
 
 
+@pytest.mark.statement("R2")
 def test_records_of_a_schema_that_does_not_fit_are_named_with_both_ids(orders: Registered) -> None:
     """A part of R2: a topic that already holds both, read for the first time."""
     other = {**FIRST, "fields": [{"name": "id", "type": "string"}]}
@@ -129,6 +132,7 @@ def test_records_of_a_schema_that_does_not_fit_are_named_with_both_ids(orders: R
         run.drain()
 
 
+@pytest.mark.statement("R4")
 def test_what_cannot_be_decoded_is_named_or_put_aside(orders: Registered) -> None:
     """R4: an unknown id and undecodable bytes, by partition and offset; what is good arrives, nothing is lost."""
     schema = orders.subject().register(FIRST)
@@ -149,6 +153,7 @@ def test_what_cannot_be_decoded_is_named_or_put_aside(orders: Registered) -> Non
     assert "does not begin with a schema's id" in reasons[2][1]
 
 
+@pytest.mark.statement("R4")
 def test_a_registry_that_is_down_stops_no_range_that_was_planned(orders: Registered) -> None:
     """R4: tasks go on by what was pinned; the next plan says that the registry does not answer, and can be repeated."""
     schema = orders.subject().register(FIRST)
@@ -200,6 +205,7 @@ def test_the_last_record_of_each_key_stays(orders: Registered) -> None:
     ]
 
 
+@pytest.mark.statement("R1")
 def test_json_with_a_schema_arrives_in_columns(orders: Registered) -> None:
     """A part of R1: JSON Schema values and keys into PostgreSQL, numbers with all of their digits."""
     properties: dict[str, Any] = {

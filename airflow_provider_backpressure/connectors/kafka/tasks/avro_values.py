@@ -78,11 +78,13 @@ class AvroSchema:
     ) -> dict[str, pyarrow.Array]:
         found = {}
         for each in fields:
+            messages.at_field = each.name
             column = wanted.get(self.names.get(each.name, each.name))
             if column is None:
                 skip(messages, each.node, rows)
             else:
                 found[column.name] = self._column(messages, each, rows, column)
+        messages.at_field = ""
         return found | {name: self._default(each, len(rows)) for name, each in wanted.items() if name not in found}
 
     def _column(self, messages: Messages, each: Field, rows: Any, column: Column) -> pyarrow.Array:

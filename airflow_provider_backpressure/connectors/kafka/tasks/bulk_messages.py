@@ -45,6 +45,8 @@ class Messages:
     end: numpy.ndarray = field(init=False)
     problems: dict[int, str] = field(init=False, default_factory=dict)
     """Why a message cannot be taken, by its number."""
+    at_field: str = field(init=False, default="")
+    """The field that is being read, for reasons; empty where it is not known."""
     refused: numpy.ndarray = field(init=False)
     """Which have such a reason."""
 
@@ -66,8 +68,9 @@ class Messages:
 
     def refuse(self, rows: Rows, reason: str) -> None:
         """Note why messages cannot be taken, and read no more of them."""
+        named = f"field {self.at_field}: {reason}" if self.at_field else reason
         for row in rows.tolist():
-            self.problems.setdefault(row, reason)
+            self.problems.setdefault(row, named)
         self.at[rows], self.refused[rows] = self.end[rows], True
 
     def skip_bytes(self, rows: Rows, size: numpy.ndarray | int) -> numpy.ndarray:
