@@ -224,11 +224,16 @@ def test_extras_of_mysql_are_documented_as_they_are() -> None:
 
 def test_extras_of_kafka_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
+    from airflow_provider_backpressure.hooks import endpoints
     from airflow_provider_backpressure.hooks.endpoints import EXECUTOR_SERVERS, PASSWORD, SERVERS, SETTINGS, USER
 
+    table = first_column(section("howto/connections.md", "A login by OAuth"))
+    by_oauth = {*endpoints.OAUTH_SETTINGS, endpoints.EXTENSIONS, endpoints.CLIENT_ID[0], endpoints.CLIENT_SECRET[0]}
+    assert {name for cell in table for name in cell.split(", ")} == by_oauth
     table = first_column(section("howto/connections.md", "A broker: type kafka"))
     assert {name for cell in table for name in cell.split(", ")} == {
         *SETTINGS,
+        *endpoints.KEY_SECRETS,
         SERVERS,
         EXECUTOR_SERVERS,
         USER,
