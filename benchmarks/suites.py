@@ -94,6 +94,12 @@ SUITES = (
         options=_scaled("--rows", 0.1, 1),
     ),
     Suite(
+        name="registry",
+        about="what a record in Avro or JSON costs in the reader, beside fastavro and the registry's own client",
+        minutes=1,
+        options=_scaled("--records", 0.02, 5_000),
+    ),
+    Suite(
         name="at_once",
         about="eight tables, two at a time or all at once",
         minutes=6,
