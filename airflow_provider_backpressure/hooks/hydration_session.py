@@ -169,13 +169,20 @@ class SharedPorts:
 
 
 def check_same_cluster(declared: Declaration) -> None:
-    """Raise ``InvalidDeclaration`` where a sink is a table of another cluster than the one that the ranges run on."""
-    named = getattr(declared.sink, "spark_conn_id", declared.spark_conn_id)
-    if named != declared.spark_conn_id:
-        raise InvalidDeclaration(
-            f"{declared.sink.table} is a table of the cluster {named!r}, and the hydration runs on "
-            f"{declared.spark_conn_id!r}: give both the same spark_conn_id."
-        )
+    """Raise ``InvalidDeclaration`` where a table is of another cluster than the one that the ranges run on.
+
+    Also where a table of the cluster would be written into itself.
+    """
+    for side in (declared.source, declared.sink):
+        named = getattr(side, "spark_conn_id", declared.spark_conn_id)
+        if named != declared.spark_conn_id:
+            raise InvalidDeclaration(
+                f"{side.table} is a table of the cluster {named!r}, and the hydration runs on "
+                f"{declared.spark_conn_id!r}: give both the same spark_conn_id."
+            )
+    are_both = all(hasattr(side, "spark_conn_id") for side in (declared.source, declared.sink))
+    if are_both and declared.source.table.replace("`", "").lower() == declared.sink.table.lower():
+        raise InvalidDeclaration(f"{declared.sink.table} cannot be written into itself: name another table.")
 
 
 OPENED = frozenset({"source", "sink", "budget", "run"})

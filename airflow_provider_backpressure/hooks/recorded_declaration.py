@@ -152,6 +152,13 @@ def _rebuild_lake_source(read: ReadSpec, identity: str) -> SourceDeclaration:
     return LandedSource(lake=lakes[kind](conn_id=read.conn_id, **json.loads(address)))
 
 
+def _spark_source(read: ReadSpec, identity: str) -> SourceDeclaration:
+    from airflow_provider_backpressure.sources import SparkSource
+
+    table = _whole_table(identity.split("/", 3)[3])
+    return SparkSource(table=table, spark_conn_id=read.conn_id, whole=True, tasks=read.tasks)
+
+
 def _postgres_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
     from airflow_provider_backpressure.sinks import PostgresSink
@@ -198,6 +205,7 @@ SOURCES: Mapping[str, Callable[[ReadSpec, str], SourceDeclaration]] = {
     "landed": _rebuild_lake_source,
     "mysql": _mysql_source,
     "postgres": _postgres_source,
+    "spark_catalog": _spark_source,
 }
 """How to declare what a plan names, by its kind."""
 

@@ -3,6 +3,7 @@
 from airflow_provider_backpressure.connectors.kafka.source.config import KafkaSource
 from airflow_provider_backpressure.connectors.kafka.source.formats import Avro, Debezium, JsonSchema, Protobuf
 from airflow_provider_backpressure.connectors.lake.source.config import LandedSource
+from airflow_provider_backpressure.connectors.lake.source.spark_config import SparkSource
 from airflow_provider_backpressure.connectors.mysql.source.config import MySQLSource
 from airflow_provider_backpressure.connectors.postgres.source.config import PostgresSource
 
@@ -15,4 +16,5 @@ __all__ = [
     "MySQLSource",
     "PostgresSource",
     "Protobuf",
+    "SparkSource",
 ]

@@ -2,7 +2,7 @@
 
 What a transform does to partitions is not known (a join, an aggregation, adaptive execution), so a range is read by as
 many tasks as it has slices, and written by exactly one. Without a transform that one task reads too: handing rows to
-Spark's own and back would only cost.
+Spark's own and back would only cost. Rows that Spark's own connector reads are a DataFrame from the start.
 """
 
 import importlib
@@ -33,7 +33,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.spark.change_rows import log_reader
-from airflow_provider_backpressure.spark.registry import SPARK_WRITTEN, reader, task_module, writer
+from airflow_provider_backpressure.spark.registry import SPARK_READ, SPARK_WRITTEN, reader, task_module, writer
 from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome, report_errors
 from airflow_provider_backpressure.spark.types import carrier, postgres_type
@@ -106,10 +106,13 @@ def frame_job(
     profile: "ResourceProfile | None",
 ) -> "DataFrame":
     """Return the job of a range: one row with its result."""
-    if spec.transform is None:
+    if spec.transform is None and spec.read.kind != SPARK_READ:
         return _straight(session, spec, source, sink, profile)
-    read = _source(session, spec.read, spec.slices, source, spec, profile)
+    read = _source(session, spec.read, spec.pieces or spec.slices, source, spec, profile)
     frame = apply_transform(session, read, spec.transform, function)
+    if spec.pieces:
+        # They are read side by side, and then handed to the one task that writes.
+        frame = frame.repartition(1)
     names = [*frame.columns, END]
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -159,7 +162,7 @@ def run_on_frame(
     """Run a range whose rows Spark's own connector writes: its tasks only read. Returns when it is committed."""
     run_range = task_module(spec.write.kind, SPARK_WRITTEN).run_range
     pieces = spec.pieces or spec.slices
-    if spec.transform is not None:
+    if spec.transform is not None or spec.read.kind == SPARK_READ:
 
         def transform() -> "DataFrame":
             read = _source(session, spec.read, pieces, source, spec, profile)
@@ -237,6 +240,9 @@ def _source(
     """
     if len({column.name.lower() for column in what.columns}) < len(what.columns):
         session.conf.set("spark.sql.caseSensitive", "true")
+    if what.kind == SPARK_READ and pieces:
+        frame: DataFrame = task_module(SPARK_READ, SPARK_READ).read_frame(session, what, pieces)
+        return frame
     columns = (*what.columns, *hidden_columns(what))
     schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in columns])
 

@@ -29,7 +29,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, RangeFailed, from_text
 from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job, run_on_frame
-from airflow_provider_backpressure.spark.registry import SPARK_WRITTEN, task_module
+from airflow_provider_backpressure.spark.registry import SPARK_READ, SPARK_WRITTEN, task_module
 from airflow_provider_backpressure.spark.task import (
     ERROR,
     RESULT,
@@ -84,12 +84,14 @@ def run_checksums(
     """Run checksums, and return their results in the same order. Those of Spark's own tables take a job each."""
     by_task = [spec for spec in specs if not _is_spark_table(spec)]
     found = iter(slice_results(checksum_job(session, by_task, endpoints).collect()) if by_task else ())
-    run_checksum = task_module(SPARK_WRITTEN, SPARK_WRITTEN).run_checksum
-    return tuple(run_checksum(session, spec) if _is_spark_table(spec) else next(found) for spec in specs)
+    return tuple(
+        task_module(spec.kind, spec.kind).run_checksum(session, spec) if _is_spark_table(spec) else next(found)
+        for spec in specs
+    )
 
 
 def _is_spark_table(spec: ChecksumSpec) -> bool:
-    return spec.kind == SPARK_WRITTEN and spec.read is None
+    return spec.kind == SPARK_READ or (spec.kind == SPARK_WRITTEN and spec.read is None)
 
 
 def joint_job(

@@ -20,6 +20,7 @@ CONNECTORS = {
     "mysql": "mysql",
     "parquet": "lake",
     "postgres": "postgres",
+    "spark_catalog": "lake",
     "spark_table": "lake",
 }
 """Folder in ``connectors`` of each kind. Its ``tasks`` have a module for each thing that it can do: ``read`` is a
@@ -27,6 +28,8 @@ CONNECTORS = {
 
 SPARK_WRITTEN = "spark_table"
 """Kind of a target that no task writes: Spark's own connector does. Also the name of the module that lets it."""
+SPARK_READ = "spark_catalog"
+"""Kind of a source that no task reads: Spark's own connector does. Also the name of the module that lets it."""
 
 
 class Reader(Protocol):

@@ -1,6 +1,7 @@
 """Order-independent checksum of rows by their values, for sides that share no encoding: a log, a table, files."""
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
 import numpy
@@ -103,9 +104,15 @@ def checksum_slice(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
 def _checksum(spec: ChecksumSpec, endpoint: Endpoint) -> SliceResult:
     if spec.read is None:
         return writer(spec.kind).checksum(endpoint, spec)
-    total, read, left = BatchSum(), 0, Counter(spec.quarantined)
     piece = Slice(slice_id="", query=spec.query, bounds=spec.bounds)
-    for batch in reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"):
+    return hash_batches(spec, reader(spec.kind).read(endpoint, spec.read, piece, "bp-checksum"))
+
+
+def hash_batches(spec: ChecksumSpec, batches: Iterable[pyarrow.RecordBatch]) -> SliceResult:
+    """Count and hash the rows of a source, but for those of the spec that are counted apart."""
+    assert spec.read is not None, "rows of a source"
+    total, read, left = BatchSum(), 0, Counter(spec.quarantined)
+    for batch in batches:
         read += batch.num_rows
         total.update(_without(apart(batch, keep_bad=spec.read.keep_bad)[0], spec, spec.read, left))
     return SliceResult(

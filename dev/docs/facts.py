@@ -43,6 +43,7 @@ DECLARED = (
     sources.Debezium,
     sources.MySQLSource,
     sources.LandedSource,
+    sources.SparkSource,
     sinks.PostgresSink,
     sinks.ParquetSink,
     sinks.DeltaSink,

@@ -34,7 +34,7 @@ from airflow_provider_backpressure.exceptions import VerificationFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource
+from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource, SparkSource
 from tests.support import lakes
 from tests.support.local_runner import LocalRunner
 from tests.support.postgres import connected, run
@@ -110,7 +110,9 @@ class Composed:
     function: str | None = None
     """A transform in Python instead, as ``module:name``."""
     kind: str = "postgres"
-    """Of the source: ``postgres``, ``mysql``, ``landed``, or ``kafka``, whose ``table`` is the topic."""
+    """Of the source: ``postgres``, ``mysql``, ``landed``, ``spark_catalog``, or ``kafka``.
+
+    Of ``kafka`` the ``table`` is the topic."""
     reading: dict[str, Any] = field(default_factory=dict)
     """What else the source is declared with."""
     quarantine: int | None = None
@@ -125,6 +127,8 @@ class Composed:
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.ledger_url)))
             at = NOWHERE if self.kind == "landed" else source_at
+            if self.kind == "spark_catalog":
+                at = replace(NOWHERE, password=self.remote)
             source = stack.enter_context(closing(self.declared().open(at)))
             sink = stack.enter_context(closing(self._sink(sink_at)))
             if runner is None:
@@ -143,6 +147,8 @@ class Composed:
         """Return the source's declaration."""
         if self.kind == "landed":
             return LandedSource(lake=lakes.declared(**self.reading))
+        if self.kind == "spark_catalog":
+            return SparkSource(spark_conn_id="source", table=self.table, **self.reading)
         if self.kind == "kafka":
             return KafkaSource(conn_id="source", topic=self.table, **self.reading)
         reading = self.reading

@@ -38,7 +38,7 @@ FACES = {
     operators: "HydrateOperator ListTablesOperator PlanSnapshotOperator SubmitRangeOperator VerifyHydrationOperator",
     sensors: "ExecutorMemorySensor HydrationQueueSensor SinkCommitSensor",
     sinks: "DeltaSink IcebergSink ParquetSink PostgresSink SparkTableSink",
-    sources: "KafkaSource LandedSource MySQLSource PostgresSource",
+    sources: "KafkaSource LandedSource MySQLSource PostgresSource SparkSource",
     task_groups: "hydrate",
     testing: "MemoryHealth MemoryLedger MemoryRunner MemoryScratch MemorySink MemorySource",
     triggers: "AdmissionTrigger AdmissionsTrigger TurnTrigger UnreadTrigger",

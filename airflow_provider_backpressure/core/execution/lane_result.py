@@ -122,9 +122,10 @@ def spec_for(
 
 def _cut_pieces(plan: Plan, record: RangeRecord, source: Source) -> tuple[Slice, ...]:
     """Return what the range's tasks read, where several do."""
-    if plan.write.tasks < 2:
+    tasks = max(plan.read.tasks, plan.write.tasks)
+    if tasks < 2:
         return ()
-    cut = source.cut(plan.read, record.bounds, parts=plan.write.tasks)
+    cut = source.cut(plan.read, record.bounds, parts=tasks)
     return tuple(source.slice(plan.read, bounds, f"{record.slice_id}.{number}") for number, bounds in enumerate(cut))
 
 

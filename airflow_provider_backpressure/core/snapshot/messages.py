@@ -104,7 +104,8 @@ class ReadSpec:
     """What names the table by whatever address it is reached, so that a sink can refuse to write into its source."""
     window: Window | None = None
     parts: tuple[str, ...] = ()
-    """Names of the tables whose blocks are read, where ranges are cut by blocks; of a lake its kind and address."""
+    """Names of the tables whose blocks are read, where ranges are cut by blocks; of a lake its kind and address; of a
+    table of Spark's catalogs the version that every range reads."""
     snapshot: str | None = None
     """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
     tells_position: bool = False
@@ -131,6 +132,8 @@ class ReadSpec:
     """Whether records delete rows, beside tombstones: without their order they cannot be read."""
     substitutes: tuple[Substitute, ...] = ()
     """Of a plan those that its jobs carry; of a source those that it has."""
+    tasks: int = 1
+    """Tasks that read a range side by side, where the source lets several of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def test_every_option_that_a_planner_knows_reaches_it_as_declared() -> None:
 def test_a_sink_of_another_cluster_is_refused_before_anything_is_opened() -> None:
     """Its table would be looked at on one cluster and written on another one."""
     sink = SparkTableSink(table="lake.raw.t", spark_conn_id="lake_spark")
-    declared = Declaration(source=Mock(), sink=sink, spark_conn_id="other_spark", owner="orders")
+    declared = Declaration(source=Mock(spec=[]), sink=sink, spark_conn_id="other_spark", owner="orders")
     check_same_cluster(replace(declared, spark_conn_id="lake_spark"))
     check_same_cluster(replace(declared, sink=PostgresSink(conn_id="c", table="t")))
     with pytest.raises(InvalidDeclaration) as refused, SharedPorts.open(Mock(), declared):

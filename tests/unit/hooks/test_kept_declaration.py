@@ -20,7 +20,14 @@ from airflow_provider_backpressure.hooks.recorded_declaration import (
     to_json,
 )
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, SparkTableSink
-from airflow_provider_backpressure.sources import Debezium, KafkaSource, LandedSource, MySQLSource, PostgresSource
+from airflow_provider_backpressure.sources import (
+    Debezium,
+    KafkaSource,
+    LandedSource,
+    MySQLSource,
+    PostgresSource,
+    SparkSource,
+)
 from tests.support.world import MemoryTable
 
 DELTA = DeltaSink(conn_id="lake", path="s3://lake/orders")
@@ -72,6 +79,7 @@ def test_every_field_comes_back():
         {"source": KafkaSource(conn_id="events", topic="orders", start={0: 12})},
         {"source": KafkaSource(conn_id="c", topic="t", fields={"id": "int"}, envelope=Debezium(flattened=True))},
         {"source": LandedSource(lake=DELTA)},
+        {"source": SparkSource(spark_conn_id="spark", table="lake.raw.orders", split_column="id", tasks=4)},
         {"sink": DELTA},
         {"sink": ParquetSink(conn_id="lake", path="s3://lake/orders")},
         {"sink": IcebergSink(conn_id="catalog", table="raw.orders")},

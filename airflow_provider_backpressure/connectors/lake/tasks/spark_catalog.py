@@ -1,0 +1,53 @@
+"""Rows of a table that Spark's own connector reads, as a DataFrame. Runs where the lane does."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow
+from pyspark.errors import AnalysisException
+
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, ReadSpec, Slice, SliceResult
+from airflow_provider_backpressure.exceptions import RESTART, SourceRefused, strip_frames
+from airflow_provider_backpressure.spark.task import RESULT, map_batches, outcome
+from airflow_provider_backpressure.spark.types import arrow_schema, carrier
+from airflow_provider_backpressure.spark.value_hash import hash_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_frame(session: "SparkSession", read: ReadSpec, pieces: Sequence[Slice]) -> "DataFrame":
+    """Return the rows of the pieces, each by a statement of its own.
+
+    ``SourceRefused`` where the table is gone, its version is, or columns are of other types than planned.
+    """
+    frame = reduce(lambda left, right: left.union(right), (session.sql(piece.query) for piece in pieces))
+    try:
+        found = [(field.name, field.dataType) for field in frame.schema.fields]
+    except AnalysisException as error:
+        said = str(error).split("JVM stacktrace:")[0].strip().splitlines()[0][:400]
+        raise SourceRefused(f"The planned table cannot be read any more; {RESTART}: {said}") from strip_frames(error)
+    planned = [(column.name, carrier(column.type)[1]) for column in read.columns]
+    if found != planned:
+        raise SourceRefused(f"The source has the columns {found} where {planned} were planned; {RESTART}.")
+    return frame
+
+
+def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
+    """Count and hash the rows of a slice by their values."""
+    assert spec.read is not None, "rows of a source"
+    schema = arrow_schema(spec.read.columns)
+    frame = read_frame(session, spec.read, [Slice(slice_id="", query=spec.query, bounds=spec.bounds)])
+
+    def hash_rows(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        rows = (cast(batch.rename_columns(schema.names), schema) for batch in batches)
+        yield outcome(lambda: hash_batches(spec, rows))
+
+    # Their names are numbers on the way: PySpark reads a dot in one as a field of something.
+    numbered = frame.toDF(*(f"_{number}" for number in range(len(schema))))
+    found = map_batches(numbered.coalesce(1), hash_rows, RESULT).collect()
+    # Of a frame without partitions Spark runs no task.
+    return SliceResult(**json.loads(found[0].result)) if found else hash_batches(spec, ())

@@ -1,0 +1,155 @@
+"""What a table of Spark's catalogs is declared by, and the statements that are made for it, without a server."""
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from pyspark.sql import types as spark
+
+from airflow_provider_backpressure.connectors.lake.source.spark_boundaries import CutColumn, list_conditions
+from airflow_provider_backpressure.connectors.lake.source.spark_names import CatalogName, join_names
+from airflow_provider_backpressure.connectors.lake.source.spark_types import carry, find_key_kind
+from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.hydration_session import Declaration, check_same_cluster
+from airflow_provider_backpressure.sinks import SparkTableSink
+from airflow_provider_backpressure.sources import SparkSource
+
+pytestmark = pytest.mark.statement("K5")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("erp.shop.orders", ("erp", "shop", "orders")),
+        ("erp.`a.b`.`c``d e`", ("erp", "a.b", "c`d e")),
+        ("lake.a.b.c-d", ("lake", "a", "b", "c-d")),
+    ],
+)
+def test_a_name_is_read_and_quoted(text: str, parts: tuple[str, ...]) -> None:
+    name = CatalogName.parse(text)
+    assert name.parts == parts
+    assert CatalogName.parse(str(name)) == CatalogName.parse(name.sql) == name
+    assert name.sql == ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+@pytest.mark.parametrize("text", ["", "orders", "shop.orders", "a.b.", "a..b.c", "a.b.c d", "a.b.`c", "a.b.c; DROP"])
+def test_another_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidDeclaration, match=r"SparkSource\.table must be catalog\.schema\.table"):
+        SparkSource(table=text, spark_conn_id="s").open(NOWHERE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"tasks": 0}, "tasks must be from 1 to 64"),
+        ({"whole": True, "split_column": "id"}, "either whole=True or a split_column"),
+        ({"columns": ()}, "must name at least one column"),
+        ({"columns": "id"}, "columns"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidDeclaration, match=sentence):
+        SparkSource(table="a.b.c", spark_conn_id="s", **fields)
+
+
+def test_a_table_is_of_the_cluster_of_the_hydration_and_not_its_own_target() -> None:
+    source = SparkSource(table="lake.raw.t", spark_conn_id="one")
+    declared = Declaration(source=source, sink=Mock(spec=[]), spark_conn_id="one", owner="orders")
+    check_same_cluster(declared)
+    with pytest.raises(InvalidDeclaration, match="is a table of the cluster 'one', and the hydration runs on 'two'"):
+        check_same_cluster(replace(declared, spark_conn_id="two"))
+    with pytest.raises(InvalidDeclaration, match="cannot be written into itself"):
+        check_same_cluster(replace(declared, sink=SparkTableSink(table="lake.RAW.t", spark_conn_id="one")))
+
+
+def field(type_: spark.DataType, declared: str = "") -> spark.StructField:
+    """Return a column named ``a`` of a type, as Spark shows it."""
+    metadata = {"__CHAR_VARCHAR_TYPE_STRING": declared} if declared else {}
+    return spark.StructField("a", type_, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("type_", "declared", "carried"),
+    [
+        (spark.ByteType(), "", "smallint"),
+        (spark.DecimalType(38, 6), "", "numeric(38,6)"),
+        (spark.TimestampType(), "", "timestamp with time zone"),
+        (spark.TimestampNTZType(), "", "timestamp without time zone"),
+        (spark.BinaryType(), "", "bytea"),
+        (spark.StringType(), "", "text"),
+        (spark.StringType(), "varchar(9)", "character varying(9)"),
+        (spark.StringType(), "varchar(20000000)", "text"),
+        (spark.StringType(), "char(3)", "character(3)"),
+        (spark.ArrayType(spark.TimestampType()), "", "json"),
+        (spark.MapType(spark.StringType(), spark.LongType()), "", "json"),
+    ],
+)
+def test_types_are_mapped(type_: spark.DataType, declared: str, carried: str) -> None:
+    found = carry(field(type_, declared))
+    assert found is not None
+    assert (found.column.type, found.sql.endswith(" AS `a`")) == (carried, True)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        spark.DayTimeIntervalType(),
+        spark.YearMonthIntervalType(),
+        spark.CalendarIntervalType(),
+        spark.VariantType(),
+        spark.NullType(),
+        spark.ArrayType(spark.BinaryType()),
+        spark.MapType(spark.LongType(), spark.LongType()),
+        spark.StructType([spark.StructField("x", spark.LongType()), spark.StructField("x", spark.LongType())]),
+        spark.StructType([spark.StructField("x", spark.DayTimeIntervalType())]),
+    ],
+    ids=lambda type_: type_.simpleString(),
+)
+def test_a_type_without_an_exact_counterpart_is_not_carried(type_: spark.DataType) -> None:
+    assert carry(field(type_)) is None
+
+
+def test_conditions_hold_values_of_any_characters() -> None:
+    """No value reaches a statement as it is: a boundary comes from the table's own rows."""
+    text = find_key_kind(field(spark.StringType()))
+    number = find_key_kind(field(spark.LongType()))
+    at = find_key_kind(field(spark.TimestampType()))
+    assert text is not None
+    assert number is not None
+    assert at is not None
+    assert list_conditions(KeyBounds(columns=("a`b",), start=("'\\",), end=None), lambda name: text) == [
+        "CAST(X'275c' AS STRING) <= `a``b`"
+    ]
+    assert list_conditions(KeyBounds(columns=("a",), start=("-7",), end=("8",)), lambda name: number) == [
+        "CAST('-7' AS bigint) <= `a`",
+        "CAST('8' AS bigint) > `a`",
+    ]
+    assert list_conditions(NullBounds(column="a"), lambda name: number) == ["`a` IS NULL"]
+    assert list_conditions(KeyBounds(columns=(), start=None, end=None), lambda name: number) == []
+    for kind in (number, at):
+        with pytest.raises(ValueError, match="1 OR 1=1"):
+            kind.literal("1 OR 1=1")
+    with pytest.raises(InvalidDeclaration, match="are not read by"):
+        list_conditions(BlockBounds(table="t", file=1, start=(0, 0), end=None), lambda name: number)
+
+
+@pytest.mark.parametrize(
+    "type_", [spark.DoubleType(), spark.BinaryType(), spark.BooleanType(), spark.StringType("UTF8_LCASE")]
+)
+def test_a_type_that_is_not_ordered_exactly_cuts_nothing(type_: spark.DataType) -> None:
+    assert find_key_kind(field(type_)) is None
+
+
+def test_boundaries_rise_and_lie_within_their_range() -> None:
+    """Quantiles of a skewed column repeat, and a double rounds large numbers beyond the ends."""
+    kind = find_key_kind(field(spark.LongType()))
+    assert kind is not None
+    quantiles = ["5", "5", "7", "6", "9", "10", "12"]
+    column = CutColumn(name="a", kind=kind, rows="FROM t WHERE true", ask=lambda query: [{"v": quantiles}])
+    within = KeyBounds(columns=("a",), start=("5",), end=("10",))
+    assert list(column.list_boundaries(within, parts=8)) == [("7",), ("9",)]
+    assert list(column.list_boundaries(within, parts=1)) == []
+    assert join_names(["a", "b c"]) == "a and `b c`"
