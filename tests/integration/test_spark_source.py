@@ -1,5 +1,6 @@
 """Tables of the cluster's catalogs as sources, over a real Spark Connect server: Iceberg, Delta, MariaDB and Derby."""
 
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.snapshot.bounds import NullBounds
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
@@ -20,8 +23,10 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import SparkSource
 from dev.downloads import Downloads, default_folder
 from dev.services import Services
+from tests.integration.test_tls import everything_in
 from tests.support import lakes, mysql
 from tests.support.composed import Composed
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("K5")]
@@ -159,7 +164,7 @@ FROM generate_series(1, 2500) i
 """
 
 
-@pytest.mark.parametrize("format_", ["iceberg", "delta"])
+@pytest.mark.parametrize("format_", mark_long(["iceberg", "delta"], quick=["iceberg"]))
 def test_a_lake_arrives_with_its_values_at_one_version(
     format_: str, catalogs: Catalogs, composed: Composed, runner: ConnectRunner, database: Endpoint, name: str
 ) -> None:
@@ -217,13 +222,14 @@ def test_a_database_behind_a_catalog_is_read_by_several_tasks(
     assert "holds 2508 rows" in planned.note
 
 
+@pytest.mark.long
 def test_an_embedded_database_behind_a_catalog_is_upserted(
     catalogs: Catalogs, composed: Composed, runner: ConnectRunner, database: Endpoint, name: str
 ) -> None:
     """K5: Derby, ranges of decimals, a condition, names that need quotes; then the same rows again by key."""
     table = f"books.APP.`{name}.x`"
     catalogs.run(
-        f"CREATE TABLE {table} (`Id` DECIMAL(10, 2), `of` STRING, skipped BINARY)",
+        f"CREATE TABLE {table} (`Id` DECIMAL(10, 2), `of` VARCHAR(20), skipped BINARY)",
         f"INSERT INTO {table} SELECT CAST(id AS DECIMAL(10, 2)) / 2, CAST(id AS STRING), NULL FROM range(0, 2500)",
     )
     run(database, "CREATE SCHEMA raw", 'CREATE TABLE raw.t ("Id" numeric(10, 2) PRIMARY KEY, "of" text)')
@@ -235,6 +241,7 @@ def test_an_embedded_database_behind_a_catalog_is_upserted(
     assert run(database, 'SELECT count(*), sum("Id") FROM raw.t') == [(2499, 2500 * 2499 // 4 - 3)]
 
 
+@pytest.mark.long
 def test_texts_and_times_cut_a_lake(
     catalogs: Catalogs, composed: Composed, runner: ConnectRunner, database: Endpoint, name: str
 ) -> None:
@@ -259,6 +266,7 @@ def test_texts_and_times_cut_a_lake(
             assert len(list(ports.ledger.ranges(ports.plan.plan_id))) >= 3, column
 
 
+@pytest.mark.long
 def test_a_lake_goes_into_a_lake(catalogs: Catalogs, composed: Composed, runner: ConnectRunner, name: str) -> None:
     """K5: several tasks read, and the cluster's own connector writes."""
     table = f"lake.raw.{name}"
@@ -271,6 +279,7 @@ def test_a_lake_goes_into_a_lake(catalogs: Catalogs, composed: Composed, runner:
     assert catalogs.run(f"({left} EXCEPT ALL {right}) UNION ALL ({right} EXCEPT ALL {left})") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_a_database_goes_into_files(
     kind: str, catalogs: Catalogs, composed: Composed, runner: ConnectRunner, name: str, tmp_path: Path
@@ -313,6 +322,7 @@ def test_what_cannot_be_carried_is_refused_by_name(catalogs: Catalogs, name: str
             source.snapshot()
 
 
+@pytest.mark.long
 def test_a_version_that_is_gone_stops_its_plan(
     catalogs: Catalogs, composed: Composed, runner: ConnectRunner, name: str
 ) -> None:
@@ -337,6 +347,7 @@ def test_names_that_a_database_takes_for_texts_are_refused(catalogs: Catalogs, n
         source.snapshot()
 
 
+@pytest.mark.long
 def test_no_password_is_shown(
     catalogs: Catalogs, composed: Composed, runner: ConnectRunner, database: Endpoint, name: str
 ) -> None:
@@ -346,7 +357,7 @@ def test_no_password_is_shown(
     hydrate(composed, runner)
     with composed.open(runner) as ports:
         kept = [repr(ports.plan), *map(repr, ports.ledger.ranges(ports.plan.plan_id))]
-    kept += [str(run(database, f"SELECT * FROM backpressure.{each}")) for each in ("plans", "commits")]
+    kept.append(everything_in(composed.ledger_url, database))
     events = [file.read_bytes() for file in (catalogs.folder / "events").rglob("*") if file.is_file()]
     assert any(name.encode() in each for each in events), "the log of this very session"
     pages = read_pages(catalogs)
@@ -358,8 +369,30 @@ def test_no_password_is_shown(
 
 
 def read_pages(catalogs: Catalogs) -> dict[str, str]:
-    """Return Spark's own pages by their paths."""
-    import requests
+    """Return Spark's own pages, and what its REST interface says of every statement, by their paths."""
+    (app,) = (each["id"] for each in requests.get(f"{catalogs.ui_url}/api/v1/applications", timeout=30).json())
+    api = f"api/v1/applications/{app}"
+    paths = ("jobs/", "SQL/", "environment/", "connect/", f"{api}/environment")
+    statements = f"{api}/sql?details=true&planDescription=true&length=100000"
+    return {path: requests.get(f"{catalogs.ui_url}/{path}", timeout=60).text for path in (*paths, statements)}
 
-    paths = ("jobs/", "SQL/", "environment/", "connect/", "api/v1/applications")
-    return {path: requests.get(f"{catalogs.ui_url}/{path}", timeout=30).text for path in paths}
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", [Step.BEFORE_LEDGER_COMMIT, Step.AFTER_SUBMIT])
+@pytest.mark.statement("X2")
+def test_a_killed_lane_goes_on_exactly_once(
+    step: Step, catalogs: Catalogs, composed: Composed, database: Endpoint, name: str, tmp_path: Path
+) -> None:
+    """K5, X2: by a signal that nothing can catch, in the second of four ranges; rows are in once."""
+    table = f"lake.raw.{name}"
+    catalogs.run(f"CREATE TABLE {table} USING iceberg AS {ROWS} FROM range(1, 2501)")
+    composed = replace(composed, table=table)
+    composed.plan()
+    catalogs.run(f"DELETE FROM {table}")
+    (tmp_path / "points").write_text(f"{step.value}=kill@2")
+    assert composed.process(tmp_path, **{VARIABLE: str(tmp_path)}).wait(timeout=120) == -signal.SIGKILL
+    (there,) = run(database, "SELECT count(*) FROM raw.t")[0]
+    assert there < 2500
+    assert composed.process(tmp_path).wait(timeout=120) == 0, (tmp_path / "lane.log").read_text()[-2000:]
+    composed.finish()
+    assert run(database, INTO) == run(database, EXPECTED + " ORDER BY i")
