@@ -105,7 +105,7 @@ class ReadSpec:
     window: Window | None = None
     parts: tuple[str, ...] = ()
     """Names of the tables whose blocks are read, where ranges are cut by blocks; of a lake its kind and address; of a
-    table of Spark's catalogs the version that every range reads."""
+    table of Spark's catalogs the version that every range reads, and the table."""
     snapshot: str | None = None
     """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
     tells_position: bool = False

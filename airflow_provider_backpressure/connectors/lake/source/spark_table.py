@@ -156,7 +156,7 @@ class SparkCatalogTable:
             kind=KIND,
             conn_id=self._declared.spark_conn_id,
             columns=snapshot.columns,
-            parts=(snapshot.version,) if snapshot.version else (),
+            parts=(snapshot.version, self._name.sql) if snapshot.version else (),
             tasks=self._declared.tasks,
         )
 

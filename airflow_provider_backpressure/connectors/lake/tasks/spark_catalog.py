@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, ReadSpec, Slice, SliceResult
@@ -24,10 +24,13 @@ def read_frame(session: "SparkSession", read: ReadSpec, pieces: Sequence[Slice])
 
     ``SourceRefused`` where the table is gone, its version is, or columns are of other types than planned.
     """
-    frame = reduce(lambda left, right: left.union(right), (session.sql(piece.query) for piece in pieces))
     try:
+        if read.parts:
+            # A session keeps a table for some time as it was, without the versions that came since.
+            session.sql(f"REFRESH TABLE {read.parts[1]}")
+        frame = reduce(lambda left, right: left.union(right), (session.sql(piece.query) for piece in pieces))
         found = [(field.name, field.dataType) for field in frame.schema.fields]
-    except AnalysisException as error:
+    except (AnalysisException, IllegalArgumentException) as error:
         said = str(error).split("JVM stacktrace:")[0].strip().splitlines()[0][:400]
         raise SourceRefused(f"The planned table cannot be read any more; {RESTART}: {said}") from strip_frames(error)
     planned = [(column.name, carrier(column.type)[1]) for column in read.columns]
