@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import types as spark
 
 from airflow_provider_backpressure.connectors.lake.source.spark_boundaries import CutColumn, list_conditions
 from airflow_provider_backpressure.connectors.lake.source.spark_names import CatalogName, join_names
 from airflow_provider_backpressure.connectors.lake.source.spark_types import Carried, KeyKind, carry, find_key_kind
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
-from airflow_provider_backpressure.connectors.lake.spark.table import translate_errors
+from airflow_provider_backpressure.connectors.lake.spark.table import first_line, translate_errors
 from airflow_provider_backpressure.connectors.relational import check_no_clock
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.health_signals import Watched
@@ -28,6 +29,7 @@ from airflow_provider_backpressure.exceptions import (
     SinkUnavailable,
     SourceRefused,
     SourceUnavailable,
+    strip_frames,
 )
 
 if TYPE_CHECKING:
@@ -222,7 +224,13 @@ class SparkCatalogTable:
         return self._fields[version]
 
     def _known_fields(self, version: str) -> dict[str, spark.StructField]:
-        return self._fields.get(version) or self._read_fields(version)
+        try:
+            return self._fields.get(version) or self._read_fields(version)
+        except (AnalysisException, IllegalArgumentException) as error:
+            raise SourceRefused(
+                f"{self._name} cannot be read as it was planned any more: {first_line(error)}. What is "
+                f"committed stays; {RESTART}."
+            ) from strip_frames(error)
 
     def _table_sql(self, version: str) -> str:
         return f"FROM {self._name.sql}" + (f" VERSION AS OF {int(version)}" if version else "")
