@@ -55,6 +55,7 @@ SECONDS = _argument("--seconds", type=float, default=10.0, help="how long each s
 SAMPLE_ROWS = _argument("--range-rows", type=int, help="rows of a range (default: as in the plan)")
 LAST = _argument("--last", action="store_true", help="show the latest result; nothing is copied")
 SEQ = _argument("seq", type=int, nargs="+", help="number of a range, as `ranges` and `verify` show it")
+FULL = _argument("--full", action="store_true", help="read the source again too, and compare its rows by value")
 DAG = Completed("dag_id", names=dags, help="id of the DAG")
 OLD_DAG = Completed("old_dag_id", names=dags, help="id of the DAG that owns them")
 NEW_DAG = _argument("new_dag_id", help="id of the DAG that shall own them")

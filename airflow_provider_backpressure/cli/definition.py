@@ -28,6 +28,7 @@ from airflow_provider_backpressure.cli.arguments import (
     DATABASES,
     DIALECT,
     FORCE,
+    FULL,
     GROUP,
     HYDRATION,
     LAST,
@@ -215,7 +216,13 @@ def _make_commands() -> list[GroupCommand]:
                     module="maintenance",
                 ),
                 _action(
-                    "verify", "Compare a target with its commit markers", HYDRATION, LEDGER, ARG_OUTPUT, module="plan"
+                    "verify",
+                    "Compare a target with its commit markers, or with its source",
+                    HYDRATION,
+                    FULL,
+                    LEDGER,
+                    ARG_OUTPUT,
+                    module="plan",
                 ),
                 _action(
                     "probe",

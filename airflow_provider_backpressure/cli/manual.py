@@ -145,8 +145,9 @@ its fence. Refused while ranges are in flight.""",
     "verify": Page(
         about="""\
 Reads the target and compares each committed range with its marker, on the
-executors. The source is not read.""",
-        examples=("verify raw.orders", "verify raw.orders --output json"),
+executors. With --full the source is read again too: a table that is followed is
+compared by value while changes come. A snapshot of a table cannot be read again.""",
+        examples=("verify raw.orders", "verify raw.orders --full --output json"),
         exits="0 equal, 1 a range differs or the operation failed, 2 usage error",
     ),
     "probe": Page(

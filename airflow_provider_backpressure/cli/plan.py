@@ -128,7 +128,7 @@ def verify(args: Namespace) -> int:
         with declaration_of(found, args.backpressure_conn_id).open() as opened:
             ranges = every_range(ledger, plan.plan_id, [RangeState.COMMITTED, RangeState.REVOKED])
             shown = _show_progress(ranges, counts.committed + counts.revoked)
-            report = opened.verifier(plan).verify(shown, Verify.TARGET)
+            report = opened.verifier(plan, found.id).verify(shown, Verify.FULL if args.full else Verify.TARGET)
     equal = report.equal and not counts.open
     against = [f"{counts.open} ranges are not committed yet"] if counts.open else []
     summary = {

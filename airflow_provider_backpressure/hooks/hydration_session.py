@@ -386,6 +386,15 @@ class HydrationSession:
         """Return the check that a plan has to pass before anything ends or is published."""
         return Completion(plan=plan, ledger=self.ledger, sink=self.sink)
 
-    def verifier(self, plan: Plan, *, on_range: Callable[[int], None] | None = None) -> Verifier:
+    def verifier(
+        self, plan: Plan, hydration_id: str, *, on_range: Callable[[int, int | None], None] | None = None
+    ) -> Verifier:
         """Return the verifier of a plan; ``on_range`` is called with the number of ranges that are done."""
-        return Verifier(plan=plan, source=self.source, sink=self.sink, runner=self.runner, on_range=on_range)
+        return Verifier(
+            plan=plan,
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            hydration_id=hydration_id,
+            on_range=on_range,
+        )

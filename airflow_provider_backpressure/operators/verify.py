@@ -20,7 +20,8 @@ from airflow_provider_backpressure.core.progress.samples import rows_received
 from airflow_provider_backpressure.core.progress.state import State, describe_verified
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.verification.verifier import Report, Verify
+from airflow_provider_backpressure.core.verification.report import Report
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,
@@ -226,7 +227,9 @@ class VerifyHydrationOperator(HydrationTask):
         heartbeat = self.report(context, opened, hydration_id, Step.VERIFYING, write=write, delay=delay)
         self.log.info("Verifying %s (%s): %s committed ranges.", opened.sink.identity, self.verify, total)
         with heartbeat:
-            verifier = opened.verifier(plan, on_range=lambda done: heartbeat.count(done, total))
+            verifier = opened.verifier(
+                plan, hydration_id, on_range=lambda done, of: heartbeat.count(done, total if of is None else of)
+            )
             report = verifier.verify(ranges, self.verify)
         self.lineages[hydration_id] = Lineage(plan=plan, rows=report.rows, moved=False, equal=report.equal)
         for mismatch in report.mismatches:

@@ -46,6 +46,13 @@ class Changes(Protocol):
         """Yield the rows of these keys as they are in the source now, as ``UPSERT``; none for a key that is gone."""
         ...
 
+    def await_seen(self) -> None:
+        """Wait until every reader of the source that begins now sees the changes that were returned.
+
+        ``SourceUnavailable`` where that takes too long.
+        """
+        ...
+
 
 class LogReader(Protocol):
     """What a module of a kind that can be replayed has beside its ``read``."""

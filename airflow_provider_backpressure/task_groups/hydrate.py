@@ -242,7 +242,8 @@ def _check(options: HydrationOptions) -> None:
     if consistency in (Consistency.SNAPSHOT, Consistency.CATCH_UP):
         if options.task_per_range or (lanes != 1 and not is_several(options.source)):
             check_one_task(Consistency(consistency), what="several lanes or a task per range")
-        if as_verify(options.verify) is Verify.FULL:
+        compared = consistency == Consistency.CATCH_UP and getattr(options.source, "compares_followed", False)
+        if as_verify(options.verify) is Verify.FULL and not compared:
             raise InvalidDeclaration(SOURCE_MOVED)
     upserts = options.mode == Mode.UPSERT
     if consistency is Consistency.CATCH_UP and (not upserts or options.transform is not None):

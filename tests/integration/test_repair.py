@@ -155,7 +155,7 @@ def test_a_target_without_an_index_is_read_once_and_range_by_range_only_where_it
         ranges = len(ports.ledger.ranges(ports.plan.plan_id))
         before = read_rows(database)
         seen: list[int] = []
-        verifier = replace(ports.verifier(), on_range=seen.append)
+        verifier = replace(ports.verifier(), on_range=lambda done, _: seen.append(done))
         report = verifier.verify(ports.ledger.ranges(ports.plan.plan_id), Verify.TARGET)
         assert (report.equal, report.ranges, report.rows) == (True, ranges, ROWS)
         assert read_rows(database) - before <= 2 * ROWS, "once to hash them, once to count them"

@@ -3,9 +3,8 @@
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -16,7 +15,6 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
 from airflow_provider_backpressure.connectors.postgres.source.change_log import ERRORS, PostgresLog
 from airflow_provider_backpressure.connectors.postgres.tasks import changes as postgres_log
 from airflow_provider_backpressure.core.config import SlotLag, WalHeadroom
-from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Figure
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column
@@ -31,8 +29,8 @@ from dev.services import Services
 from tests.conftest import fresh_database
 from tests.support.postgres import connected, run
 from tests.support.replaying import Replayed
+from tests.support.standby import Standby
 from tests.support.streaming import Stream
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -53,42 +51,6 @@ CHANGED = {
 }
 """What a trigger does to rows of its own table behind an event, and what brings that about."""
 Make = Callable[..., Replayed]
-_WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standby:
-    """A server whose commits wait for a standby that is not there, where it is told so."""
-
-    database: Endpoint
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let only those sessions wait that ask for it."""
-        run(self.database, f"ALTER DATABASE {self.database.database} SET synchronous_commit = local")
-        try:
-            yield
-        finally:
-            self._name("")
-
-    @contextmanager
-    def committing(self, statement: str) -> Iterator[None]:
-        """Run a statement whose commit stands in the log, and is seen by nobody until this is left."""
-        self._name("nobody")
-        with ThreadPoolExecutor(1) as pool:
-            done = pool.submit(run, self.database, "SET synchronous_commit = on", statement)
-            try:
-                until(lambda: bool(run(self.database, _WAITS)))
-                yield
-            finally:
-                self._name("")
-            done.result(30)
-
-    def _name(self, standby: str) -> None:
-        run(self.database, f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'", "SELECT pg_reload_conf()")
-        until(lambda: run(self.database, "SHOW synchronous_standby_names") == [(standby,)])
-        # The checkpointer decides whether commits wait, and heeds the setting before it begins a checkpoint.
-        run(self.database, "CHECKPOINT", "CHECKPOINT")
 
 
 @pytest.fixture

@@ -275,7 +275,9 @@ class Ports:
 
     def verifier(self) -> Verifier:
         """Return the verifier of the plan."""
-        return Verifier(plan=self.plan, source=self.source, sink=self.sink, runner=self.runner)
+        return Verifier(
+            plan=self.plan, source=self.source, sink=self.sink, runner=self.runner, hydration_id=self.hydration.id
+        )
 
     def hydrator(self) -> Hydrator:
         """Return the lane."""

@@ -128,11 +128,12 @@ class OperatorFlow:
             task = HydrateOperator(task_id=f"{self.group}.hydrate_ranges", tables=tables, **self.declared, **values)
             return task.execute(self._context("hydrate_ranges", tries))
 
-    def verify(self, tables: Any, *, tries: int = 0) -> Any:
-        """Verify it; return the context with its events too."""
+    def verify(self, tables: Any, *, tries: int = 0, **values: Any) -> Any:
+        """Verify it; return what the task does."""
         given = self._context("verify_hydration", tries)
         with self.airflow():
-            task = VerifyHydrationOperator(task_id=f"{self.group}.verify_hydration", tables=tables, **self.declared)
+            name = f"{self.group}.verify_hydration"
+            task = VerifyHydrationOperator(task_id=name, tables=tables, **self.declared, **values)
             return task.execute(given)
 
     def run(self) -> bool:

@@ -3,7 +3,9 @@
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -49,3 +51,41 @@ def _give(folder: Path, user: str | None) -> None:
         for name in ("", *files):
             if user:
                 shutil.chown(Path(place) / name, user)
+
+
+_WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standby:
+    """A server whose commits wait for a standby that is not there, where it is told so."""
+
+    database: Endpoint
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let only those sessions wait that ask for it."""
+        run(self.database, f"ALTER DATABASE {self.database.database} SET synchronous_commit = local")
+        try:
+            yield
+        finally:
+            self._name("")
+
+    @contextmanager
+    def committing(self, statement: str) -> Iterator[None]:
+        """Run a statement whose commit stands in the log, and is seen by nobody until this is left."""
+        self._name("nobody")
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(run, self.database, "SET synchronous_commit = on", statement)
+            try:
+                until(lambda: bool(run(self.database, _WAITS)))
+                yield
+            finally:
+                self._name("")
+            done.result(30)
+
+    def _name(self, standby: str) -> None:
+        run(self.database, f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'", "SELECT pg_reload_conf()")
+        until(lambda: run(self.database, "SHOW synchronous_standby_names") == [(standby,)])
+        # The checkpointer decides whether commits wait, and heeds the setting before it begins a checkpoint.
+        run(self.database, "CHECKPOINT", "CHECKPOINT")

@@ -299,6 +299,11 @@ class ChecksumSpec:
     """Digests (:func:`digest_row`) of rows that are counted apart and not hashed: their target has refused them."""
     quarantined_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Values of these rows, by column: no other row is digested. Empty: every row is."""
+    snapshot: str | None = None
+    """The exported snapshot in which it is read; ``None``: as it is when the task comes to it."""
+    storage: TableStorage | None = None
+    """The files that the table had when the snapshot was exported; ``None`` where they cannot be exchanged unnoticed.
+    """
 
 
 def digest_row(text: str) -> str:

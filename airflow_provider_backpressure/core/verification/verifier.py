@@ -25,6 +25,8 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.verification.followed import FollowedVerifier
+from airflow_provider_backpressure.core.verification.report import Mismatch, Report
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 
 log = logging.getLogger(__name__)
@@ -57,32 +59,6 @@ class Verify(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mismatch:
-    """One range that differs, and how."""
-
-    seq: int
-    """The range, or -1 where only the target as a whole could be compared."""
-    sentence: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Outcome of a verification."""
-
-    ranges: int
-    rows: int
-    """Rows that the target holds, over all ranges."""
-    checksum: str
-    """Sum of the ranges' checksums: that of the whole target."""
-    mismatches: tuple[Mismatch, ...]
-
-    @property
-    def equal(self) -> bool:
-        """Whether nothing differs."""
-        return not self.mismatches
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verifier:
     """Verifies the committed ranges of a plan on the executors, some at a time."""
 
@@ -90,8 +66,11 @@ class Verifier:
     source: Source
     sink: Sink
     runner: Runner
-    on_range: Callable[[int], None] | None = None
-    """Called after each range with the number of those that are compared."""
+    hydration_id: str = ""
+    """Needed where a followed table is compared by value."""
+    on_range: Callable[[int, int | None], None] | None = None
+    """Called after each range with the number of those that are compared, and of all where that is another one than
+    the plan's."""
 
     def verify(self, ranges: Iterable[RangeRecord], how: Verify) -> Report:
         """Compare each range by itself; the whole target at once where its rows cannot be separated by range.
@@ -104,6 +83,8 @@ class Verifier:
         if how is Verify.FULL and self.plan.consistency is Consistency.SNAPSHOT:
             raise InvalidDeclaration(SOURCE_MOVED)
         self.sink.check_history()
+        if how is Verify.FULL and self.plan.consistency is Consistency.CATCH_UP:
+            return self._verify_followed(ranges)
         markers = {key: mark for key, mark in self.sink.markers(self.plan.plan_id).items() if not mark.revoked}
         skips = False
         if self.plan.mode is Mode.MIRROR:
@@ -176,6 +157,20 @@ class Verifier:
         """Return the statement for the target's rows of these bounds, of an increment those of its window only."""
         return self.sink.slice_query(self.plan.write, bounds, self._window)
 
+    def _verify_followed(self, ranges: Iterable[RangeRecord]) -> Report:
+        """Compare a table that is followed with its source, by value, as of moments that both show."""
+        # A plan of windows has no ranges of rows: they are cut again.
+        own = None if self.plan.replays else [record for record in ranges if record.state is not RangeState.REVOKED]
+        return FollowedVerifier(
+            plan=self.plan,
+            source=self.source,
+            sink=self.sink,
+            runner=self.runner,
+            hydration_id=self.hydration_id,
+            at_once=self._at_once,
+            on_range=self.on_range,
+        ).verify(None if own is None else [(record.seq, record.bounds) for record in own])
+
     def _in_order(self, ranges: Iterable[RangeRecord], markers: Mapping[str, Marker]) -> Report:
         """See that every range is in: later rows have taken the place of earlier ones, which none could find again."""
         log.info("Rows took each other's place by key: that every range is in is all that can be verified.")
@@ -223,7 +218,7 @@ class Verifier:
 
     def _report(self, done: int) -> None:
         if self.on_range is not None:
-            self.on_range(done)
+            self.on_range(done, None)
 
     def _start(self, record: RangeRecord, how: Verify, marker: Marker | None) -> "list[Future[SliceResult]]":
         """Begin to read a range back: from the target, and where asked from the source; see :func:`compare`."""

@@ -85,6 +85,9 @@ class BinlogChanges:
     def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
         raise InvalidDeclaration(f"{len(keys)} rows are to be read again, and the binlog has all of every row.")
 
+    def await_seen(self) -> None:
+        """Do nothing: no row is read again, and followed tables of MySQL are not compared by value."""
+
     @contextmanager
     def _open(self, name: str = "") -> Iterator[Connection]:
         connection = stream.open_stream(self._source, SOURCE, name or self._name)

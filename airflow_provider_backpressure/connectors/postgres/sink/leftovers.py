@@ -8,8 +8,12 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED
+from airflow_provider_backpressure.connectors.postgres.sink.plan_row import mark_consistent
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import drop_shadows, shadows_of
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 
@@ -130,6 +134,20 @@ def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTa
         connection.execute(sql.SQL("TRUNCATE {}").format(table))
     else:
         delete_rows(connection, target)
+
+
+def remove_range(
+    connection: Connection, target: QualifiedName, plans: SystemTable, plan: Plan, kept: Sequence[sql.Composable]
+) -> int:
+    """Delete a plan's rows for which all conditions hold, where a range is to be read again, and return how many.
+
+    Rows stay where others may have rows between them, and reading the range replaces them by key. A table that is
+    followed has no rows of others, and a row that its source does not have would stay for ever.
+    """
+    if plan.consistency is not Consistency.CATCH_UP:
+        return 0 if plan.mode in KEYED else delete_rows(connection, target, kept)
+    mark_consistent(connection, plans, fence=str(target), plan=plan, consistent=False)
+    return delete_rows(connection, target, kept)
 
 
 def delete_rows(connection: Connection, target: QualifiedName, kept: Sequence[sql.Composable] = ()) -> int:

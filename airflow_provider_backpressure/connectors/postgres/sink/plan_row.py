@@ -141,10 +141,12 @@ def hold_target(connection: Connection, plans: SystemTable, *, fence: str, plan:
         raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {fence}.")
 
 
-def mark_consistent(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan) -> None:
-    """Say in the row of a plan that its target has the source's rows of one moment."""
-    query = sql.SQL("UPDATE {} SET consistent = true WHERE target = %s AND plan_id = %s")
-    connection.execute(query.format(sql.SQL(plans.name.sql)), (fence, plan.plan_id))
+def mark_consistent(
+    connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, consistent: bool = True
+) -> None:
+    """Say in the row of a plan whether its target has the source's rows of one moment."""
+    query = sql.SQL("UPDATE {} SET consistent = %s WHERE target = %s AND plan_id = %s")
+    connection.execute(query.format(sql.SQL(plans.name.sql)), (consistent, fence, plan.plan_id))
 
 
 def prune_markers(

@@ -79,6 +79,10 @@ FRONTIER_COLUMNS = {
 }
 
 
+PREPARING = 0x6270_7072_6570
+"""Advisory lock under which tables are created, so that two who do it at once do not collide."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SystemTable:
     """One of them."""
@@ -141,6 +145,15 @@ def create_schemas(connection: Connection, *names: str) -> None:
     for schema in dict.fromkeys(names):
         if connection.execute(SCHEMA_EXISTS, (schema,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+
+
+def create_system(connection: Connection, tables: Sequence[SystemTable], *schemas: str) -> None:
+    """Create the product's own tables that are missing, and the schemas, one process at a time."""
+    connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
+    create_schemas(connection, *schemas)
+    for table in tables:
+        if not has_table(connection, table.name):
+            connection.execute(table.create())
 
 
 def create_table(name: QualifiedName, lines: list[sql.Composed], primary_key: tuple[str, ...]) -> Query:

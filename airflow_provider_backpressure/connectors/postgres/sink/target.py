@@ -27,11 +27,12 @@ from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import 
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,
     count_rows,
-    delete_rows,
     describe_surplus,
+    remove_range,
     remove_rows,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.mirror_target import PostgresMirror, forget_writes
+from airflow_provider_backpressure.connectors.postgres.sink.moment import PostgresTargetMoment
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     OWN,
     READ_MARKERS,
@@ -59,10 +60,11 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
     shadow_of,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
+    PREPARING,
     SystemTable,
     add_columns,
     commit_table,
-    create_schemas,
+    create_system,
     create_table,
     definition,
     frontier_table,
@@ -79,6 +81,7 @@ from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
+from airflow_provider_backpressure.core.ports.moments import TargetMoment
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
@@ -95,8 +98,6 @@ ANSWER_SECONDS = 15.0
 """Longest wait for what the markers say: a lane that hangs renews no lease."""
 LOCK_TIMEOUT = "30s"
 """Longest wait for a lock that another plan, attempt or preparation holds."""
-PREPARING = 0x6270_7072_6570
-"""Advisory lock under which tables are created, so that two who do it at once do not collide."""
 
 
 class PostgresTarget:
@@ -166,18 +167,11 @@ class PostgresTarget:
         system = (*self._system, *([self._frontiers] if write.ordered else []))
         fact = ("prepared", self._name.schema, *(table.name for table in system))
 
-        def create_system(connection: Connection) -> None:
-            connection.execute(sql.SQL("SELECT pg_advisory_xact_lock({})").format(sql.Literal(PREPARING)))
-            create_schemas(connection, self._name.schema, self._plans.name.schema)
-            for table in system:
-                if not has_table(connection, table.name):
-                    connection.execute(table.create())
-            upgrade(connection, self._plans, self._commits)
-
         def create(connection: Connection) -> None:
             # Many targets in a schema share these tables, and would wait for each other.
             if not self._session.knows(fact):
-                create_system(connection)
+                create_system(connection, system, self._name.schema, self._plans.name.schema)
+                upgrade(connection, self._plans, self._commits)
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
             if write.mode != Mode.REPLACE and not has_table(connection, self._name):
                 self._create(connection, write)
@@ -317,7 +311,8 @@ class PostgresTarget:
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended.
 
-        Under ``upsert`` only the marker goes: rows of others may lie between, and the range replaces its own by key.
+        Under ``upsert`` only the marker goes: rows of others may lie between, and the range replaces its own by key. A
+        table that is followed has no rows of others, and one that the source has not would stay for ever.
         """
         window = plan.read.window if plan.increment else None
         kept = self._conditions.select(plan.write, bounds, window)
@@ -331,7 +326,7 @@ class PostgresTarget:
                 gone = sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql))
                 connection.execute(gone, (plan.plan_id, slice_id))
             forget_writes(connection, self._commits, plan, bounds)
-            return 0 if plan.mode in KEYED else delete_rows(connection, self._name, kept)
+            return remove_range(connection, self._name, self._plans, plan, kept)
 
         return self._session.transaction(remove)
 
@@ -387,6 +382,11 @@ class PostgresTarget:
     def mirror(self, write: WriteSpec | None = None) -> PostgresMirror:
         written = shadow_of(write) if write is not None and write.mode == Mode.REPLACE else self._name
         return PostgresMirror(self._session, self._name, self._plans, self._commits, self._conditions, written)
+
+    def open_moment(self, plan: Plan, *, committed: int) -> TargetMoment:
+        """See :meth:`..core.ports.moments.HasTargetMoments.open_moment`."""
+        tables = (self._plans, self._commits, self._frontiers)
+        return PostgresTargetMoment(self._session.endpoint, plan, committed, self._fence, tables, self._conditions)
 
     def traces(self) -> tuple[str, ...]:
         return self._session.transaction(self._left.found)

@@ -379,8 +379,12 @@ class PostgresLog:
 
 def window_slice(bounds: LogBounds, table: QualifiedName, slice_id: str) -> Slice:
     """Return the slice of a window: whom to ask, and for which table."""
-    query = json.dumps({"slot": bounds.stream, "schema": table.schema, "table": table.name})
-    return Slice(slice_id=slice_id, query=query, bounds=bounds.to_json())
+    return Slice(slice_id=slice_id, query=make_log_query(bounds.stream, table), bounds=bounds.to_json())
+
+
+def make_log_query(stream: str, table: QualifiedName) -> str:
+    """Return what a task needs to know to read a table's changes. ``stream``: the slot."""
+    return json.dumps({"slot": stream, "schema": table.schema, "table": table.name})
 
 
 _CREATE = sql.SQL("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)")

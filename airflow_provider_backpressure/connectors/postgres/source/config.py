@@ -27,6 +27,8 @@ class PostgresSource(TableSource):
 
     conn_types: ClassVar[tuple[str, ...]] = ("postgres",)
     """Types that the Airflow connection may be of."""
+    compares_followed: ClassVar[bool] = True
+    """Whether ``verify="full"`` compares a table by value while its changes are followed."""
     consistencies: ClassVar[tuple[str, ...]] = (Consistency.SNAPSHOT, Consistency.STATIC, Consistency.CATCH_UP)
     """What may be asked for, the default first."""
 

@@ -11,8 +11,13 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.replication_slots import drop_publication, lsn
-from airflow_provider_backpressure.connectors.postgres.source.change_log import MARK, RESTART, PostgresLog, window_slice
+from airflow_provider_backpressure.connectors.postgres.replication_slots import drop_publication
+from airflow_provider_backpressure.connectors.postgres.source.change_log import (
+    MARK,
+    RESTART,
+    PostgresLog,
+    make_log_query,
+)
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -87,8 +92,7 @@ class SharedTableLog(PostgresLog):
         """See :class:`PostgresLog`. ``stream``: the id of the stream's hydration."""
         super().__init__(endpoint, table, stream, most=most, restarts=restarts, clock=clock)
         self._table = table
-        place = LogBounds(stream=self.stream, start=lsn(0), end=lsn(1))
-        self.query = window_slice(place, table, "").query
+        self.query = make_log_query(self.stream, table)
 
     def begin(self) -> LogPosition:
         """Join the log, and return from where on it shows every change of the table.

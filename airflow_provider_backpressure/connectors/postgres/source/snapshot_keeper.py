@@ -10,6 +10,7 @@ from airflow_provider_backpressure.connectors.postgres.errors import Errors, wor
 from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import export_snapshot, import_snapshot
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import SnapshotLost
 
 NAME = "backpressure keeper"
@@ -37,6 +38,13 @@ class SnapshotKeeper:
         self._connection = self._begun()
         with errors.translate_errors(endpoint):
             self.snapshot = export_snapshot(self._connection)
+
+    def read_seen(self) -> TransactionSnapshot:
+        """Return the transactions that the snapshot sees."""
+        with self._lock, self._errors.translate_errors(self._endpoint):
+            row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None, "a SELECT without FROM has one row"
+        return TransactionSnapshot.parse(row[0])
 
     def check(self) -> None:
         try:

@@ -27,6 +27,7 @@ from airflow_provider_backpressure.connectors.postgres.source.boundaries import 
 from airflow_provider_backpressure.connectors.postgres.source.change_log import (
     Limits,
     PostgresLog,
+    make_log_query,
     window_slice,
 )
 from airflow_provider_backpressure.connectors.postgres.source.checks import (
@@ -38,6 +39,7 @@ from airflow_provider_backpressure.connectors.postgres.source.checks import (
 )
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
 from airflow_provider_backpressure.connectors.postgres.source.key import chosen_split
+from airflow_provider_backpressure.connectors.postgres.source.moment import PostgresMoment
 from airflow_provider_backpressure.connectors.postgres.source.query import (
     KeyColumn,
     KeyedTable,
@@ -52,7 +54,8 @@ from airflow_provider_backpressure.connectors.relational.table import DatabaseTa
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
-from airflow_provider_backpressure.core.ports import Health, Keeper, Unread
+from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
+from airflow_provider_backpressure.core.ports.moments import SourceMoment
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream, from_lsn
 from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
@@ -148,6 +151,12 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
     def upstream(self) -> Upstream:
         """See :meth:`..core.ports.Source.upstream`. The place of the server's log: of all its databases and tables."""
         return Upstream(unit=Unit.BYTES, at=from_lsn(self._position()))
+
+    def open_moment(self, read: ReadSpec, log: ChangeLog) -> SourceMoment:
+        """See :meth:`..core.ports.moments.HasSourceMoments.open_moment`."""
+        query = make_log_query(log.stream, self._name)
+        # How the table is stored is asked before the snapshot is taken: what changes it from then on is noticed.
+        return PostgresMoment(self._endpoint, read, query, log.storage(read))
 
     def get_shared_log(self, stream: str) -> SharedTableLog:
         """See :meth:`..core.ports.SharesLog.get_shared_log`."""

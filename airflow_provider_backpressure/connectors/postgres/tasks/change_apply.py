@@ -61,6 +61,8 @@ def _fill(spec: RangeSpec, changes: Changes, connection: psycopg.Connection) -> 
     fold.load(changes, total, spec.tag)
     if total.rows:
         fold.apply(changes)
+        # What compares the target with the source reads that behind the window, and must see all of it.
+        changes.await_seen()
     return SliceResult(
         slice_id=spec.slices[0].slice_id,
         rows=total.rows,
@@ -155,6 +157,11 @@ class Fold:
     """Whether the target is the source as it was where the window begins."""
     number: int = 0
     """Of several tables in one transaction which this is: each has temporary tables of its own."""
+
+    @property
+    def waiting(self) -> sql.Identifier:
+        """The table that changes wait in."""
+        return self._temporary("changes")
 
     def make(self) -> None:
         """Create the table that changes wait in: a column for each of the target's, and for each of its key's."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -99,6 +100,8 @@ class LogChanges:
         self._source, self._read, self._bounds, self._name = source, read, bounds, name
         self._slot, self._table, self._key = said["slot"], (said["schema"], said["table"]), tuple(key)
         self._lost: list[str] = []
+        self.seen: TransactionSnapshot | None = None
+        """Changes of other transactions are left out; ``None``: none are."""
         self.xids: Collection[int] = ()
         """Transactions whose changes were returned."""
 
@@ -135,6 +138,7 @@ class LogChanges:
             types=types,
             added=self._read.added,
             number=self._number(),
+            seen=self.seen,
         )
         self.xids = decoder.xids
         return decoder
@@ -181,6 +185,10 @@ class LogChanges:
                 ]
         self.read_at = position(self._source, self._name)
 
+    def await_seen(self) -> None:
+        """See :meth:`..changes.Changes.await_seen`."""
+        self.await_visible(self.xids)
+
     def await_visible(self, xids: Collection[int]) -> None:
         """Wait until readers see these transactions; ``SourceUnavailable`` where that takes too long."""
         if xids:
@@ -212,7 +220,19 @@ class LogChanges:
         found = PollPolicy().until(free, timeout=FREE_SECONDS, clock=SystemClock())
         if found is None:
             raise SourceUnavailable(f"Somebody else reads the replication slot {self._slot}, which has one reader.")
-        confirmed: LogPosition | None = position_of(found[0]) if found[0] else None
+        self._check_shown(found)
+
+    def check_kept(self) -> None:
+        """Raise ``LogLost`` where the slot does not show the window any more: it may have been moved while it was read.
+
+        A window that is committed needs no such check, since only its commit moves the slot.
+        """
+        name = reader_name(self._name)
+        with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
+            self._check_shown(connection.execute(_CONFIRMED, (self._slot,)).fetchone())
+
+    def _check_shown(self, row: tuple[Any, ...] | None) -> None:
+        confirmed = position_of(row[0]) if row is not None and row[0] else None
         if confirmed is None or confirmed > self._bounds.start:
             what = "is gone or invalid" if confirmed is None else f"was moved on to {confirmed.text}"
             raise LogLost(

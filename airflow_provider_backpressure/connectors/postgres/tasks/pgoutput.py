@@ -11,6 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
+from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, MOVE, NULL, TRUNCATE, UPSERT, head, numbers
 
@@ -51,13 +52,15 @@ class Decoder:
         types: Mapping[str, Type] | None = None,
         added: Collection[str] = (),
         number: int | None = None,
+        seen: TransactionSnapshot | None = None,
     ) -> None:
         """``types``: those that columns must have in the log; a column that is not named may be of any.
 
         ``added``: columns that the table may lack in the log, where they are NULL then. ``number``: the table's own, by
-        which it is known under another name too; ``None`` where that is not known.
+        which it is known under another name too; ``None`` where that is not known. ``seen``: changes of others
+        are left out; ``None``: of none.
         """
-        self._number = number
+        self._number, self._seen = number, seen
         self._table, self._columns, self._types, self._added = table, tuple(columns), types or {}, frozenset(added)
         self._key = [self._columns.index(name) for name in key]
         self._start, self._end = start.at, end.at
@@ -76,9 +79,10 @@ class Decoder:
         for body in messages:
             kind = body[0]
             if kind == _BEGIN:
-                self._within = self._start <= int.from_bytes(body[1:9], "big") < self._end
+                xid = int.from_bytes(body[17:21], "big")
+                self._within = self._start <= int.from_bytes(body[1:9], "big") < self._end and self._is_seen(xid)
                 if self._within:
-                    self.xids.append(int.from_bytes(body[17:21], "big"))
+                    self.xids.append(xid)
             elif kind == _RELATION:
                 self._learn(body)
             elif not self._within:
@@ -98,6 +102,9 @@ class Decoder:
                 else:
                     rows.append(self._encode_delete(self._match_fields(layout, fields(body, 6)[0])))
         return rows
+
+    def _is_seen(self, xid: int) -> bool:
+        return self._seen is None or not self._seen.list_unseen([xid])
 
     def has_table(self, number: int) -> bool:
         """Whether a table that the log has named is the decoder's own."""

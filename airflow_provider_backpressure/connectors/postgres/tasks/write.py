@@ -63,8 +63,16 @@ def write(
 def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
     """Hash what PostgreSQL's binary COPY says of the rows. See :class:`..spark.registry.Writer`."""
     total = RowSum()
+    reading = Reading(
+        query=spec.query,
+        name="bp-checksum",
+        snapshot=spec.snapshot,
+        storage=spec.storage,
+        compared=True,
+        every_row=True,
+    )
     with (
-        open_copy_out(sink, Reading(query=spec.query, name="bp-checksum", compared=True, every_row=True)) as rows,
+        open_copy_out(sink, reading) as rows,
         SOURCE.translate_errors(sink),
     ):
         for messages in rows:
