@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, TableSplitter
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
+from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 
@@ -17,8 +18,8 @@ def relation(number: int = 1, *columns: tuple[str, bool], table: str = "t", type
     return body + b"".join(bytes([key]) + name.encode() + b"\0" + struct.pack(">Ii", *type) for name, key in columns)
 
 
-def begin(lsn: int) -> bytes:
-    return b"B" + struct.pack(">QqI", lsn, 0, 7)
+def begin(lsn: int, xid: int = 7) -> bytes:
+    return b"B" + struct.pack(">QqI", lsn, 0, xid)
 
 
 def row(*values: str | object | None) -> bytes:
@@ -44,10 +45,17 @@ def decoder(
     end: int = 100,
     types: dict[str, tuple[int, int]] | None = None,
     added: tuple[str, ...] = (),
+    seen: TransactionSnapshot | None = None,
 ) -> Decoder:
     at = {name: LogPosition(at=number, text="") for name, number in (("start", start), ("end", end))}
     return Decoder(
-        table=("public", "t"), columns=columns or ("id", "name", "doc"), key=key, types=types, added=added, **at
+        table=("public", "t"),
+        columns=columns or ("id", "name", "doc"),
+        key=key,
+        types=types,
+        added=added,
+        seen=seen,
+        **at,
     )
 
 
@@ -90,6 +98,16 @@ def test_only_commits_of_the_window_count():
     one = of(b"I", b"N" + row("1", None, None))
     messages = [relation(1, ID, NAME, DOC), begin(9), one, begin(10), one, begin(19), one, begin(20), one]
     assert len(decoder(start=10, end=20).rows(messages)) == 2
+
+
+@pytest.mark.statement("W8")
+def test_only_transactions_that_a_snapshot_sees_count():
+    """W8: whatever their place in the log is: one of before may not be seen yet, and one behind it may be."""
+    one = of(b"I", b"N" + row("1", None, None))
+    messages = [relation(1, ID, NAME, DOC), begin(1, 12), one, begin(2, 14), one, begin(3, 15), one, begin(4, 9), one]
+    found = decoder(seen=TransactionSnapshot.parse("12:15:12"))
+    assert len(found.rows(messages)) == 2
+    assert list(found.xids) == [14, 9]
 
 
 def test_columns_go_by_name_and_others_are_left_out():
