@@ -40,6 +40,10 @@ _SETTINGS = {
     "lock_timeout": f"{LOCK_SECONDS}s",
     "idle_in_transaction_session_timeout": "0",
     "statement_timeout": "0",
+    # A snapshot whose client is gone must not stay.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
 }
 _TRANSACTION_TIMEOUT_SINCE = 170000
 TOUCHED, BEFORE, AFTER = (sql.Identifier("pg_temp", f"backpressure_{name}") for name in ("touched", "before", "after"))
