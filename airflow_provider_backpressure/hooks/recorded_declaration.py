@@ -226,12 +226,13 @@ CLASS = "class"
 def classes() -> dict[str, type]:
     """Return every declaration that may travel, by its name."""
     from airflow_provider_backpressure import sinks, sources
+    from airflow_provider_backpressure.connectors.mysql.source.config import MySQLStreamSource
     from airflow_provider_backpressure.connectors.postgres.sink.config import PostgresStreamSink
     from airflow_provider_backpressure.connectors.postgres.source.config import PostgresStreamSource
 
     declared = {name: getattr(place, name) for place in (sources, sinks) for name in place.__all__}
-    others = (Declaration, Budget, Transform, *KINDS.values(), PostgresStreamSource, PostgresStreamSink)
-    return declared | {each.__name__: each for each in others}
+    streams = (PostgresStreamSource, MySQLStreamSource, PostgresStreamSink)
+    return declared | {each.__name__: each for each in (Declaration, Budget, Transform, *KINDS.values(), *streams)}
 
 
 def plain(declared: Any) -> dict[str, Any]:

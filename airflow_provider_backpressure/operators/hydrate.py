@@ -274,7 +274,7 @@ class HydrateOperator(TransformTask):
                 on_commit=progress.log_if_due,
             )
             if pace.turn:
-                pace.turn.check(hydrator.hydration_id, hydrator.plan)
+                hydrator.plan = pace.turn.take(hydrator.hydration_id, hydrator.plan)
             try:
                 return hydrator.run()
             except ENDED:

@@ -115,7 +115,7 @@ class StreamLane:
                 epochs = self.stream.fence(between=True) if closed else epochs
                 unread = self._find_unread()
             until = clock.monotonic() + TURN_SECONDS if unread and not closed else None
-            self.lane.turn = Turn(until=until, epochs=epochs)
+            self.lane.turn = Turn(until=until, epochs=epochs, replayed=self.stream.find_replayed())
             if not self._drain(drain, clock):
                 return
             begun = True

@@ -4,7 +4,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.admission.watcher import Watch
@@ -42,13 +42,21 @@ class Turn:
     """When, by a clock, no more ranges are begun; ``None``: until none is left."""
     epochs: Mapping[str, int]
     """Under which ranges of tables that share the log are read, by the ids of hydrations."""
+    replayed: str
+    """The position to which windows of the log were replayed by then."""
 
-    def check(self, hydration_id: str, plan: Plan) -> None:
-        """Raise ``LedgerUnavailable`` where another lane has taken the table since: its windows may be on their way."""
-        if plan.stream and plan.epoch != self.epochs.get(hydration_id):
+    def take(self, hydration_id: str, plan: Plan) -> Plan:
+        """Return the plan as its ranges are read in this turn: they have to see what windows have brought.
+
+        ``LedgerUnavailable`` where another lane has taken the table since: its windows may be on their way.
+        """
+        if not plan.stream:
+            return plan
+        if plan.epoch != self.epochs.get(hydration_id):
             raise LedgerUnavailable(
                 f"Another lane continues plan {plan.plan_id} of {plan.write.fence} (epoch {plan.epoch})."
             )
+        return replace(plan, read=replace(plan.read, replayed=self.replayed))
 
 
 @dataclass(kw_only=True)

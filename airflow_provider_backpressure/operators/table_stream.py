@@ -215,6 +215,12 @@ class TableStream:
         found = self.find_hydration()
         return found is not None and found.plan is not None and found.plan.replays
 
+    def find_replayed(self) -> str:
+        """Return the position to which windows were replayed, or are planned; empty where there is none yet."""
+        found = self.find_hydration()
+        plan = found.plan if found is not None else None
+        return str(stand(plan, ()).end) if plan is not None and plan.replays else ""
+
     def has_open_windows(self) -> bool:
         """Whether windows are planned that are not in: another lane may have one in flight."""
         found = self.find_hydration()

@@ -155,7 +155,7 @@ class OperatorFlow:
         config.write_text(json.dumps(asdict(self)))
         with (folder / "flow.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", __name__, str(config)],
+                [sys.executable, "-m", type(self).__module__, str(config)],
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,

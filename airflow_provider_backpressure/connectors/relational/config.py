@@ -1,7 +1,8 @@
 """What declarations of a database's tables as sources share. Imports no driver."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, TypeVar
 
 from airflow_provider_backpressure.core.config import check_some, take_tuples
 from airflow_provider_backpressure.core.declarations import Declared
@@ -50,3 +51,13 @@ class TableSource(Declared):
         one_of(self.table, self.tables, type(self).__name__)
         take_tuples(self, "columns", "as_text", texts=("tables",))
         check_some(self, self.columns)
+
+
+StreamT = TypeVar("StreamT", bound=TableSource)
+
+
+def make_stream(source: TableSource, declaration: type[StreamT], stream: str, tables: Sequence[str]) -> StreamT:
+    """Return the declaration of the log that ``tables`` of a source share. ``stream``: the id of its hydration."""
+    own = {field.name: getattr(source, field.name) for field in fields(source) if field.init}
+    only = {"table": f"backpressure_{stream}", "tables": (), "columns": None, "where": None, "as_text": ()}
+    return declaration(**{**own, **only, "stream": stream, "members": tuple(tables)})

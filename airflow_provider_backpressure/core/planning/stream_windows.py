@@ -4,7 +4,7 @@ A stream is a hydration of its own. Its first plan has no window and no table: i
 later one begins where the one before ended, and names the tables that it is replayed into, each by its plan.
 
 A table is in a plan if it was in the plan before, or has joined the log since: its position, from which on the log
-shows all its changes, is not before the end of that plan. Every other table lacks changes, and is planned again.
+shows all its changes, has reached the end of that plan. Every other table lacks changes, and is planned again.
 """
 
 import uuid
@@ -23,7 +23,7 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     windows_from,
 )
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
-from airflow_provider_backpressure.core.ports import Runner, Source
+from airflow_provider_backpressure.core.ports import ChecksPosition, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
@@ -199,7 +199,11 @@ class StreamPlanner:
 
     def check_kept(self) -> None:
         """Raise ``LogLost`` or ``SnapshotLost`` where the source does not keep the log any more."""
-        self.source.log(self.stream).guard(replaying=True)
+        log = self.source.log(self.stream)
+        log.guard(replaying=True)
+        plan = self.find_plan()
+        if plan is not None and isinstance(log, ChecksPosition):
+            log.check(stand(plan, ()).end)
 
     def find_stand(self) -> tuple[Plan, Stand]:
         """Return the stream's plan, and how far it brings its tables."""
@@ -283,7 +287,8 @@ class StreamPlanner:
         inside: list[Member] = []
         left_out: dict[str, BackpressureError] = {}
         for member in members:
-            if member.plan.plan_id in before or LogPosition.parse(member.plan.position or "") >= found.end:
+            position = LogPosition.parse(member.plan.position or "")
+            if member.plan.plan_id in before or position.has_reached(found.end):
                 inside.append(member)
             else:
                 left_out[member.hydration.id] = LogLost(
@@ -356,11 +361,12 @@ def check_followed_by(stream: Plan, streamed: Stand, plan: Plan, own: Stand) -> 
     ``streamed``: how far the stream's plan is; ``own``: what the table's own plan says.
     """
     named = any(table.plan_id == plan.plan_id for table in stream.tables)
-    joined = LogPosition.parse(plan.position or "") >= streamed.end
+    joined = LogPosition.parse(plan.position or "").has_reached(streamed.end)
     if not named and not joined:
         raise LedgerRefused(f"The log is not replayed into {plan.write.fence} any more: plan it again.")
-    if streamed.end < max(own.goal, streamed.goal):
+    ahead = [goal for goal in (own.goal, streamed.goal) if not streamed.end.has_reached(goal)]
+    if ahead:
         raise LedgerRefused(
             f"The log was replayed into {plan.write.fence} up to {streamed.end.label}, and it is consistent from "
-            f"{max(own.goal, streamed.goal).label} on: let its hydrate_ranges task run first."
+            f"{max(ahead).label} on: let its hydrate_ranges task run first."
         )

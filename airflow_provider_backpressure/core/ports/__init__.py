@@ -139,6 +139,15 @@ class SharedTableLog(ChangeLog, Protocol):
 
 
 @runtime_checkable
+class ChecksPosition(Protocol):
+    """A log of which its server keeps nothing for a reader, so that it may be another one by now."""
+
+    def check(self, position: LogPosition) -> None:
+        """Raise ``LogLost`` where the log cannot be continued from a position."""
+        ...
+
+
+@runtime_checkable
 class SharesLog(Protocol):
     """A source whose log can be that of other tables too."""
 

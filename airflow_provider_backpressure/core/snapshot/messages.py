@@ -113,6 +113,9 @@ class ReadSpec:
     since: str = ""
     """The position from which the source's log is replayed: a server that has not come so far is not read. Empty where
     nothing is replayed, and in plans of earlier releases."""
+    replayed: str = ""
+    """The position to which windows of a log that tables share were replayed already: a server that has not come so
+    far is not read either, since its rows would take back what they brought. Empty where there were none."""
     keep_bad: bool = False
     """Whether a record that cannot be taken apart is handed on with the reason, instead of failing its range."""
     marks_tombstones: bool = False

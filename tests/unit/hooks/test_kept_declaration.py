@@ -84,6 +84,7 @@ def test_every_field_comes_back():
         {"sink": ParquetSink(conn_id="lake", path="s3://lake/orders")},
         {"sink": IcebergSink(conn_id="catalog", table="raw.orders")},
         {"source": PostgresSource(conn_id="c", tables=("a", "b"), wal_limit=7).declare_stream("1f", ("a", "b"))},
+        {"source": MySQLSource(conn_id="c", tables=("a", "b"), zero_dates="null").declare_stream("1f", ("a", "b"))},
         {"sink": PostgresSink(conn_id="c", table='"Odd".t', quarantine=3).declare_stream("1f")},
         {"sink": SparkTableSink(spark_conn_id="spark", table="lake.raw.orders", format="iceberg", tasks=4)},
     ],

@@ -1,6 +1,9 @@
-"""A walk over the events of a window: what changed in one table, transaction by transaction, and where to stop."""
+"""A walk over the events of a window: what changed in its tables, transaction by transaction, and where to stop.
 
-from collections.abc import Callable, Iterable, Iterator
+Several tables may share a walk. What cannot be replayed is then about one of them, or about the log.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -34,7 +37,30 @@ class Done(Enum):
     """All rows are gone; the row is empty."""
 
 
-Change = tuple[Done, Row]
+Change = tuple[int, Done, Row]
+"""The number of the table, what was done, and to which row."""
+NOTHING = GtidSet({})
+Readers = list[tuple[int, RowReader]]
+"""Of one event's rows: a reader for each followed table of that name, with the table's number."""
+
+
+@dataclass(kw_only=True)
+class WalkedTable:
+    """A table whose changes are looked for."""
+
+    table: TableName
+    wanted: Wanted
+    by_primary: bool = True
+    """Whether the key is the table's primary key."""
+    start: GtidSet = NOTHING
+    """Transactions that are left out: what was of this name then may be another table, and every range has seen them.
+    """
+    required: GtidSet | None = None
+    """Transactions that every range has seen; ``None`` in plans of earlier releases, which do not know them."""
+
+    def __post_init__(self) -> None:
+        """Find the columns of the key."""
+        self.key = [place for place, name in enumerate(self.wanted.types) if name in self.wanted.key]
 
 
 @dataclass(kw_only=True)
@@ -45,33 +71,42 @@ class Walk:
     replayed. Rows are handed on before their transaction is over: what follows may still raise.
     """
 
-    table: TableName
-    wanted: Wanted
+    tables: Sequence[WalkedTable]
     charsets: Charsets
     start: GtidSet
     end: GtidSet
     folded: bool = False
     """Whether the server ignores case in the names of tables (``lower_case_table_names``)."""
-    by_primary: bool = True
-    """Whether the key is the table's primary key."""
-    required: GtidSet | None = None
-    """Transactions that every range has seen; ``None`` in plans of earlier releases, which do not know them."""
-    is_prepared: Callable[[str], bool] = field(default=lambda xid: False)
-    """Whether an XA transaction was prepared in a part of the log that earlier windows were about."""
-    _prepared: set[str] = field(default_factory=set)
-    """XA transactions that were prepared in this window, and did not change the table."""
+    is_prepared: Callable[[str, int], bool] = field(default=lambda xid, number: False)
+    """Whether an XA transaction was prepared, since a table's start, in a part of the log of earlier windows."""
+    refused: int | None = None
+    """The number of the table that an error is about; ``None``: the log."""
+    _prepared: dict[str, set[int]] = field(default_factory=dict)
+    """XA transactions that were prepared in this window and changed no table, with the tables that left them out."""
     _left: int = field(init=False)
-    _readers: dict[int, tuple[bytes, RowReader]] = field(default_factory=dict)
-    _touched: bool = False
-    """Whether this transaction has changed the table."""
+    _readers: dict[int, tuple[bytes, Readers]] = field(default_factory=dict)
+    _touched: set[int] = field(default_factory=set)
+    """Tables that this transaction has changed."""
+    _skipping: set[int] = field(default_factory=set)
+    """Tables that leave this transaction out."""
     _gtid: str = ""
 
     def __post_init__(self) -> None:
         """Count what there is to be seen."""
-        self._left = self.end.minus(self.start).count
-        self._named = self._fold_name((self.table.database.encode(), self.table.name.encode()))
-        self._followed = Followed(table=self.table, folded=self.folded, by_primary=self.by_primary)
-        self._key = [place for place, name in enumerate(self.wanted.types) if name in self.wanted.key]
+        new = self.end.minus(self.start)
+        self._left = new.count
+        self._skipped = {
+            number: left_out
+            for number, each in enumerate(self.tables)
+            if (left_out := new.minus(new.minus(each.start))).sources
+        }
+        self._named: dict[tuple[str, str], list[int]] = {}
+        for number, each in enumerate(self.tables):
+            name = self._fold_name((each.table.database.encode(), each.table.name.encode()))
+            self._named.setdefault(name, []).append(number)
+        self._followed = [
+            Followed(table=each.table, folded=self.folded, by_primary=each.by_primary) for each in self.tables
+        ]
 
     def changes(self, events: Iterable[Event]) -> Iterator[Change]:
         """Yield what changed, and stop at the first transaction that is not in the window, or at the log's end."""
@@ -82,8 +117,11 @@ class Walk:
             elif event.kind == Kind.PAYLOAD:
                 for inner in unpack_transaction(event.body):
                     yield from self._read_event(inner)
+                    self.refused = None
             else:
                 yield from self._read_event(event)
+            # What is raised until the next event is taken apart is about the log.
+            self.refused = None
         if self._left:
             raise LogLost(
                 f"The binlog ended {self._left} transactions before {self.end}, which the server had: {_RESTART}."
@@ -96,7 +134,8 @@ class Walk:
                 f"The binlog has transactions without a GTID, or with a tag: {_RESTART} once all have one."
             )
         source, number = gtid_of(event.body)
-        self._gtid, self._touched = f"{source}:{number}", False
+        self._gtid, self._touched = f"{source}:{number}", set()
+        self._skipping = {at for at, left_out in self._skipped.items() if left_out.has(source, number)}
         if self.end.has(source, number):
             self._left -= 1
             return True
@@ -111,7 +150,8 @@ class Walk:
         """Yield what an event within a transaction changed."""
         take = _TAKEN.get(event.kind)
         if take is not None:
-            yield from take(self, event.body)
+            for number, reader in self._find_readers(event.body):
+                yield from take(self, number, reader, event.body)
         elif event.kind == Kind.TABLE_MAP:
             self._read_table_map(event.body)
         elif event.kind in (Kind.QUERY, Kind.LOAD):
@@ -127,58 +167,74 @@ class Walk:
 
     def _read_prepare(self, body: bytes) -> None:
         if self._touched and not body[0]:
-            raise self._cannot("belongs to an XA transaction, of which nobody knows yet whether it is committed")
+            raise self._cannot_for(
+                min(self._touched), "belongs to an XA transaction, of which nobody knows yet whether it is committed"
+            )
         if (xid := xid_of(body)) is not None:
-            self._prepared.add(xid)
+            self._prepared[xid] = self._skipping
 
     def _check_prepared(self, xid: str) -> None:
-        """Stop at the commit of an XA transaction that no window of the plan has shown: its rows may be the table's."""
-        source, _, number = self._gtid.rpartition(":")
-        if self.required is None or self.required.has(source, int(number)):
-            return
-        if xid not in self._prepared and not self.is_prepared(xid):
-            raise self._cannot(
-                f"commits the XA transaction {xid}, which was prepared before the log was kept, so that no window and "
-                "perhaps no range has its rows"
-            )
+        """Stop at the commit of an XA transaction that no window of a plan has shown: its rows may be the table's."""
+        source, _, gtid = self._gtid.rpartition(":")
+        left_out = self._prepared.get(xid)
+        for number, each in self._list_affected():
+            if each.required is None or each.required.has(source, int(gtid)):
+                continue
+            if (left_out is None or number in left_out) and not self.is_prepared(xid, number):
+                raise self._cannot_for(
+                    number,
+                    f"commits the XA transaction {xid}, which was prepared before the log was kept, so that no window "
+                    "and perhaps no range has its rows",
+                )
+
+    def _list_affected(self) -> Iterator[tuple[int, WalkedTable]]:
+        """Yield the tables that do not leave this transaction out."""
+        return ((number, each) for number, each in enumerate(self.tables) if number not in self._skipping)
 
     def _read_table_map(self, body: bytes) -> None:
-        number = table_number(body)
-        if self._fold_name(table_name(body)) != self._named:
-            self._readers.pop(number, None)
+        at = table_number(body)
+        numbers = self._named.get(self._fold_name(table_name(body)))
+        if numbers is None:
+            self._readers.pop(at, None)
             return
-        known = self._readers.get(number)
-        if known is None or known[0] != body:
-            self._readers[number] = body, RowReader(table_of(body), self.wanted, self.charsets)
+        known = self._readers.get(at)
+        # Of a transaction that a table leaves out, the table may be another one.
+        if known is not None and known[0] == body and not self._skipping:
+            return
+        readers: Readers = []
+        for number in numbers:
+            if number not in self._skipping:
+                self.refused = number
+                readers.append((number, RowReader(table_of(body), self.tables[number].wanted, self.charsets)))
+        self._readers[at] = b"" if self._skipping else body, readers
 
     def _fold_name(self, name: tuple[bytes, bytes]) -> tuple[str, str]:
         """Return a table's database and name as they are compared."""
         database, table = name[0].decode(), name[1].decode()
         return (database.casefold(), table.casefold()) if self.folded else (database, table)
 
-    def _reader(self, body: bytes) -> RowReader | None:
+    def _find_readers(self, body: bytes) -> Iterator[tuple[int, RowReader]]:
+        """Yield the readers of an event's rows; until the next one, errors are about its table."""
         found = self._readers.get(table_number(body))
-        if found is None:
-            return None
-        self._touched = True
-        return found[1]
+        for number, reader in found[1] if found is not None else ():
+            self._touched.add(number)
+            self.refused = number
+            yield number, reader
 
-    def _written(self, body: bytes) -> Iterator[Change]:
-        reader = self._reader(body)
-        for row in reader.rows(body) if reader else ():
-            yield Done.WRITTEN, row
+    def _written(self, number: int, reader: RowReader, body: bytes) -> Iterator[Change]:
+        for row in reader.rows(body):
+            yield number, Done.WRITTEN, row
 
-    def _read_deletes(self, body: bytes) -> Iterator[Change]:
-        reader = self._reader(body)
-        for row in reader.rows(body) if reader else ():
-            yield Done.DELETED, row
+    def _read_deletes(self, number: int, reader: RowReader, body: bytes) -> Iterator[Change]:
+        for row in reader.rows(body):
+            yield number, Done.DELETED, row
 
-    def _read_updates(self, body: bytes) -> Iterator[Change]:
-        reader = self._reader(body)
-        for before, after in reader.pairs(body) if reader else ():
-            if any(before[place] != after[place] for place in self._key):
-                yield Done.DELETED, before
-            yield Done.WRITTEN, after
+    def _read_updates(self, number: int, reader: RowReader, body: bytes) -> Iterator[Change]:
+        key = self.tables[number].key
+        for before, after in reader.pairs(body):
+            if any(before[place] != after[place] for place in key):
+                yield number, Done.DELETED, before
+            yield number, Done.WRITTEN, after
 
     def _read_statement(self, event: Event) -> Iterator[Change]:
         """Yield what a statement changed, where that is known; ``SourceRefused`` where it is not."""
@@ -186,32 +242,40 @@ class Walk:
             return
         statement = statement_of(event.body, event.kind, self.charsets)
         if statement.text.startswith("ROLLBACK") and self._touched:
-            raise self._cannot("was rolled back together with changes that could not be")
+            raise self._cannot_for(min(self._touched), "was rolled back together with changes that could not be")
         if statement.text.startswith(_XA_COMMIT):
             self._check_prepared(statement.text.removeprefix(_XA_COMMIT).strip())
-        match effect(statement, self._followed):
-            case Effect.TRUNCATED:
-                yield Done.TRUNCATED, [None] * len(self.wanted.types)
-            case Effect.DEFINED:
-                raise self._cannot(f"made {self.table} another table ({statement.text[:80].strip()!r})")
-            case Effect.WRITTEN:
-                raise self._cannot(
-                    f"may have changed {self.table} by a statement that is in the log instead of its rows "
-                    f"({statement.text[:80].strip()!r}), since a session has set binlog_format"
-                )
+        for number, each in self._list_affected():
+            match effect(statement, self._followed[number]):
+                case Effect.TRUNCATED:
+                    yield number, Done.TRUNCATED, [None] * len(each.wanted.types)
+                case Effect.DEFINED:
+                    what = f"made {each.table} another table ({statement.text[:80].strip()!r})"
+                    raise self._cannot_for(number, what)
+                case Effect.WRITTEN:
+                    raise self._cannot(
+                        f"may have changed {', '.join(str(each.table) for _, each in self._list_affected())} by a "
+                        f"statement that is in the log instead of its rows ({statement.text[:80].strip()!r}), since a "
+                        "session has set binlog_format"
+                    )
 
     def _refuse_old(self, event: Event) -> None:
-        if self._reader(event.body) is None:
+        if next(self._find_readers(event.body), None) is None:
             return
         if event.kind == Kind.PARTIAL_UPDATE:
             raise self._cannot("has only parts of JSON values: a session has set binlog_row_value_options")
         raise self._cannot("is logged in the form of old servers: log_bin_use_v1_row_events is set")
 
+    def _cannot_for(self, number: int, why: str) -> SourceRefused:
+        """Return the error of one table."""
+        self.refused = number
+        return self._cannot(why)
+
     def _cannot(self, why: str) -> SourceRefused:
         return SourceRefused(f"Transaction {self._gtid} cannot be replayed, it {why}: {_RESTART}.")
 
 
-_TAKEN: dict[int, Callable[[Walk, bytes], Iterator[Change]]] = {
+_TAKEN: dict[int, Callable[[Walk, int, RowReader, bytes], Iterator[Change]]] = {
     Kind.WRITE: Walk._written,
     Kind.UPDATE: Walk._read_updates,
     Kind.DELETE: Walk._read_deletes,

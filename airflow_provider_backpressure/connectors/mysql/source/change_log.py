@@ -14,6 +14,7 @@ from airflow_provider_backpressure.connectors.mysql.binlog_position import (
     SETTLED_SECONDS,
     Place,
     read_current_place,
+    read_executed_gtids,
     seen,
     shorten,
 )
@@ -55,11 +56,13 @@ class _Cut:
 
 
 class MySQLLog:
-    """Implements :class:`..core.ports.ChangeLog` for one table."""
+    """Implements :class:`..core.ports.ChangeLog` for one table, or without one for a log that several share."""
 
     unit = TRANSACTIONS
 
-    def __init__(self, endpoint: Endpoint, hydration_id: str, table: TableName, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, hydration_id: str, table: TableName | None = None, *, clock: Clock | None = None
+    ) -> None:
         self.stream = f"binlog_{hydration_id}"
         self._table = table
         self._clock = clock or SystemClock()
@@ -84,11 +87,7 @@ class MySQLLog:
         """
         first, now = Place.from_position(start), self._read_place()
         self._check(first.gtids, now.gtids)
-        if not self._is_same_log(first):
-            raise LogLost(
-                f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was replayed up to "
-                f"{first.file}:{first.at}: it was reset or restored; {RESTART}."
-            )
+        self._check_same_log(first)
         self._check_goal(goal or start, now.gtids)
         # What is known as executed never shrinks, but a later start may know of more.
         if now.gtids.count <= start.at:
@@ -104,6 +103,7 @@ class MySQLLog:
 
         But windows pass over the values of columns that their plan leaves out. The names show later which these were.
         """
+        assert self._table is not None, "a log that several share has no columns"
         place = f"TABLE_SCHEMA = {literal(self._table.database)} AND TABLE_NAME = {literal(self._table.name)}"
         names = self._session.rows(f"SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE {place}")
         columns = tuple(StoredColumn(name=str(name), number=0, version="", filled=False) for (name,) in names)
@@ -122,6 +122,10 @@ class MySQLLog:
         """Give the connection back; idempotent."""
         self._session.close()
 
+    def _read_executed(self) -> GtidSet:
+        with ERRORS.translate_errors(self._session.endpoint):
+            return read_executed_gtids(self._session.raw)
+
     def _read_place(self) -> Place:
         with ERRORS.translate_errors(self._session.endpoint):
             place = read_current_place(self._session.raw)
@@ -139,6 +143,13 @@ class MySQLLog:
 
     def _server(self) -> str:
         return str(self._session.value("SELECT @@GLOBAL.server_uuid"))
+
+    def _check_same_log(self, place: Place) -> None:
+        if not self._is_same_log(place):
+            raise LogLost(
+                f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was replayed up to "
+                f"{place.file}:{place.at}: it was reset or restored; {RESTART}."
+            )
 
     def _is_same_log(self, place: Place) -> bool:
         """Whether a place is in the log that it was in, as far as this server's files show; another's cannot."""
@@ -194,18 +205,22 @@ class MySQLLog:
     def _check(self, start: GtidSet, now: GtidSet) -> None:
         """Raise ``LogLost`` where the server has not all that was replayed, or no longer what has to be."""
         at = f"MySQL at {where(self._session.endpoint)}"
-        strange = start.minus(now)
-        if strange.sources:
-            raise LogLost(
-                f"{at} does not have {shorten(strange)}, which were replayed already: it was restored or reset, or is "
-                f"another server; {RESTART}."
-            )
+        self._check_present(start, now)
         purged = GtidSet.parse(str(self._session.value("SELECT @@GLOBAL.gtid_purged") or ""))
         lost = purged.minus(start)
         if lost.sources:
             raise LogLost(
                 f"{at} has removed {shorten(lost)} from its binlog before they were replayed: let it keep its files "
                 f"longer (binlog_expire_logs_seconds), and {RESTART}."
+            )
+
+    def _check_present(self, start: GtidSet, now: GtidSet) -> None:
+        """Raise ``LogLost`` where the server has not all that was replayed."""
+        strange = start.minus(now)
+        if strange.sources:
+            raise LogLost(
+                f"MySQL at {where(self._session.endpoint)} does not have {shorten(strange)}, which were replayed "
+                f"already: it was restored or reset, or is another server; {RESTART}."
             )
 
     def _check_goal(self, goal: LogPosition, now: GtidSet) -> None:
@@ -271,8 +286,14 @@ def window_slice(
     bounds: LogBounds, table: TableName, *, slice_id: str, as_text: tuple[str, ...], zero_dates: str
 ) -> Slice:
     """Return the slice of a window: of which table, and how its columns are read. Positions are in the bounds."""
+    query = table_query(table, as_text=as_text, zero_dates=zero_dates)
+    return Slice(slice_id=slice_id, query=query, bounds=bounds.to_json())
+
+
+def table_query(table: TableName, *, as_text: tuple[str, ...], zero_dates: str) -> str:
+    """Return what a task needs to know of a table whose changes it brings."""
     query = {"database": table.database, "table": table.name, "as_text": list(as_text), "zero_dates": zero_dates}
-    return Slice(slice_id=slice_id, query=json.dumps(query), bounds=bounds.to_json())
+    return json.dumps(query)
 
 
 def _within(before: Place, after: Place, done: int, length: int, size: int) -> Iterator[_Cut]:

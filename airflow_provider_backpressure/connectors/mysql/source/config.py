@@ -1,10 +1,11 @@
 """The declaration of a MySQL table as a source. Knows no connection and imports no driver."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.relational.config import TableSource
+from airflow_provider_backpressure.connectors.relational.config import TableSource, make_stream
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
@@ -60,9 +61,34 @@ class MySQLSource(TableSource):
 
         return MySQLTable(self, endpoint)
 
+    def declare_stream(self, stream: str, tables: Sequence[str]) -> "MySQLStreamSource":
+        """Return the declaration of the log that ``tables`` of this server share. ``stream``: its hydration's id."""
+        return make_stream(self, MySQLStreamSource, stream, tables)
+
+    def open_stream(self, endpoint: Endpoint, stream: str) -> Source:
+        """Return the log of this server. ``stream``: the id of its hydration."""
+        self._check_installed()
+        from airflow_provider_backpressure.connectors.mysql.source.stream import MySQLStream
+
+        return MySQLStream(self, endpoint, stream)
+
     @staticmethod
     def _check_installed() -> None:
         if find_spec("pymysql") is None:
             raise SourceRefused(
                 "MySQLSource needs the Python package pymysql: `pip install 'airflow-provider-backpressure[mysql]'`."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MySQLStreamSource(MySQLSource):
+    """The log that several tables share, which is a hydration of its own. Tasks declare it, DAGs do not."""
+
+    stream: str = ""
+    """The id of its hydration."""
+    members: tuple[str, ...] = ()
+    """Tables with which the log begins."""
+
+    def open(self, endpoint: Endpoint) -> Source:
+        """Return the log at this endpoint; it connects at the first question."""
+        return self.open_stream(endpoint, self.stream)

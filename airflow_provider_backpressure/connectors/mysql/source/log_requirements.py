@@ -11,6 +11,7 @@ from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import code
 from airflow_provider_backpressure.connectors.mysql.identifiers import literal
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ _SETTINGS = {
     "log_replica_updates": ("ON", "start the server with log_replica_updates"),
 }
 """What each has to be, and what to do; a server may lack some of them."""
+_MARIADB = "Changes are replayed from MySQL's binlog by its GTIDs, and MariaDB has others."
 _DENIED = frozenset({1227, 1044, 1045})
 _ENGINE = "InnoDB"
 
@@ -35,11 +37,21 @@ _ENGINE = "InnoDB"
 def replayable(session: Session, table: Relation, columns: Sequence[CatalogColumn], *, as_text: Sequence[str]) -> None:
     """Raise ``SourceRefused`` with every obstacle to replaying the table's changes."""
     if session.mariadb:
-        raise SourceRefused("Changes are replayed from MySQL's binlog by its GTIDs, and MariaDB has others.")
+        raise SourceRefused(_MARIADB)
     against = [*_against_server(session), *_against_rights(session, table)]
     against += [*_against_table(session, table), *_against_columns(columns, as_text)]
     if against:
         raise SourceRefused(f"The changes of {table.name} cannot be replayed: {'; '.join(against)}.")
+
+
+def check_server(session: Session) -> None:
+    """Raise ``SourceRefused`` with every obstacle to following any table of the server."""
+    if session.mariadb:
+        raise SourceRefused(_MARIADB)
+    if against := [*_against_server(session), *_against_rights(session)]:
+        raise SourceRefused(
+            f"The binlog of MySQL at {where(session.endpoint)} cannot be replayed: {'; '.join(against)}."
+        )
 
 
 def _against_server(session: Session) -> list[str]:
@@ -58,8 +70,8 @@ def _against_server(session: Session) -> list[str]:
     ]
 
 
-def _against_rights(session: Session, table: Relation) -> list[str]:
-    """Ask for what takes a right, since rights may come by roles."""
+def _against_rights(session: Session, table: Relation | None = None) -> list[str]:
+    """Ask for what takes a right, since rights may come by roles; and whether a table's database is logged."""
     lacking, user = [], session.endpoint.user
     try:
         session.raw("SHOW BINLOG EVENTS LIMIT 1")
@@ -71,8 +83,8 @@ def _against_rights(session: Session, table: Relation) -> list[str]:
         lacking += ["REPLICATION CLIENT"] if code(error) in _DENIED else []
         logged = ignored = ""
     against = [f"{user} lacks {' and '.join(lacking)}: GRANT {', '.join(lacking)} ON *.* TO {user}"] if lacking else []
-    database = table.name.database
-    if (logged and database not in logged.split(",")) or database in ignored.split(","):
+    database = table.name.database if table is not None else ""
+    if table is not None and ((logged and database not in logged.split(",")) or database in ignored.split(",")):
         against.append(f"the binlog leaves out the database {database} (binlog_do_db, binlog_ignore_db)")
     return against
 

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.mysql.source.boundaries import (
     in_order,
     key_ranges,
 )
-from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog, window_slice
+from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog, table_query, window_slice
 from airflow_provider_backpressure.connectors.mysql.source.checks import (
     check_condition,
     check_readable,
@@ -25,6 +25,7 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
 )
 from airflow_provider_backpressure.connectors.mysql.source.log_requirements import replayable
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
+from airflow_provider_backpressure.connectors.mysql.source.shared_log import SharedTableLog
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, line
 from airflow_provider_backpressure.connectors.relational.split import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
@@ -90,6 +91,17 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
     def upstream(self) -> Upstream:
         """See :meth:`..core.ports.Source.upstream`. Nothing where the server keeps no GTIDs."""
         return Upstream(unit=Unit.TRANSACTIONS, at=from_gtids(self._position() or ""))
+
+    def get_shared_log(self, stream: str) -> SharedTableLog:
+        """See :meth:`..core.ports.SharesLog.get_shared_log`."""
+        key = f"shared {stream}"
+        if key not in self._logs:
+            declared = self._declared
+            query = table_query(self._name, as_text=declared.as_text, zero_dates=declared.zero_dates)
+            self._logs[key] = SharedTableLog(self._endpoint, self._name, stream, query=query)
+        found = self._logs[key]
+        assert isinstance(found, SharedTableLog), "kept under a key of its own"
+        return found
 
     def _choose_consistency(self, consistency: Consistency | None, after: str | None) -> Consistency:
         wanted = consistency or Consistency.STATIC

@@ -1,7 +1,7 @@
 """MySQL's binlog as changes: read as a replica reads it, from behind the transactions that a window begins with."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from struct import Struct
 from uuid import uuid4
@@ -10,9 +10,9 @@ import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
 from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Event, Kind, gtid_of, xid_of
-from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted, Wish
+from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Row, Wanted, Wish
 from airflow_provider_backpressure.connectors.mysql.binlog.values import charsets
-from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
+from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import NOTHING, Change, Done, Walk, WalkedTable
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied, seen
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import code, words
@@ -21,8 +21,9 @@ from airflow_provider_backpressure.connectors.mysql.tasks.read import ATTEMPT, S
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceUnavailable
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
+from airflow_provider_backpressure.core.snapshot.table_refusals import name_table
+from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, LogLost, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import DELETE, NULL, TRUNCATE, UPSERT, head
 
 SOME, SOME_BYTES = 500, 512 * 1024
@@ -50,43 +51,136 @@ def position(source: Endpoint, name: str) -> str:
 
 def changes(source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], name: str) -> "BinlogChanges":
     """See :class:`..changes.LogReader`."""
+    table = FollowedTable(read, piece.query, key, since=read.since)
+    return BinlogChanges(BinlogWindow(source.for_executors(), _bounds_of(piece), [table], reader_name(name)))
+
+
+def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice, name: str) -> "StreamChanges":
+    """See :class:`..changes.SharedLogReader`."""
+    followed = [
+        FollowedTable(each.read, each.query, each.write.key, since=each.since, joined=each.since) for each in tables
+    ]
+    return StreamChanges(BinlogWindow(source.for_executors(), _bounds_of(piece), followed, reader_name(name)), tables)
+
+
+def _bounds_of(piece: Slice) -> LogBounds:
     bounds = bounds_from_json(dict(piece.bounds))
     if not isinstance(bounds, LogBounds):
         raise InvalidDeclaration("Only a piece of a log can be replayed.")
-    return BinlogChanges(source.for_executors(), read, bounds, json.loads(piece.query), key, reader_name(name))
+    return bounds
+
+
+class FollowedTable:
+    """A table whose changes a window brings, as a plan has it."""
+
+    def __init__(self, read: ReadSpec, query: str, key: Sequence[str], *, since: str, joined: str = "") -> None:
+        """``since``: position that every range has seen. ``joined``: position before which its changes are left out."""
+        self.since = Place.from_position(LogPosition.parse(since)) if since else None
+        self.joined = Place.from_position(LogPosition.parse(joined)).gtids if joined else NOTHING
+        said = json.loads(query)
+        self.name = TableName(database=str(said["database"]), name=str(said["table"]))
+        as_text, null_zeros = said["as_text"], said["zero_dates"] == "null"
+        self._types = {column.name: column.type for column in read.columns}
+        wishes = {name: Wish(as_text=name in as_text, null_zero_dates=null_zeros) for name in self._types}
+        self._key = tuple(key)
+        self._wanted = Wanted(types=self._types, key=self._key, wishes=wishes, added=frozenset(read.added))
+        self._none = NULL * (1 + len(self._key))
+        self._fields = 3 + len(self._key) + len(self._types)
+
+    def walk(self, ask: Ask) -> WalkedTable:
+        """Return what is looked for in the log."""
+        # A primary key that comes, goes or becomes another one stops the window that has it in its log.
+        place = map(_literal, (self.name.database, self.name.name))
+        primary = {name for (name,) in ask(_PRIMARY.format(*place))}
+        return WalkedTable(
+            table=self.name,
+            wanted=self._wanted,
+            by_primary=primary == set(self._key),
+            start=self.joined,
+            required=self.since.required if self.since else None,
+        )
+
+    def encode(self, seq: int, done: Done, values: Row) -> bytes:
+        """Return a change as a row of a binary COPY."""
+        parts = [head(seq, _OPERATIONS[done], self._fields), self._none]
+        for value in values:
+            if value is None:
+                parts.append(NULL)
+            else:
+                parts += (_LENGTH(len(value)), value)
+        return b"".join(parts)
 
 
 class BinlogChanges:
     """Implements :class:`..changes.Changes`. Rows are in the log as a whole, so none is ever read again."""
 
-    def __init__(
-        self,
-        source: Endpoint,
-        read: ReadSpec,
-        bounds: LogBounds,
-        said: dict[str, object],
-        key: Sequence[str],
-        name: str,
-    ) -> None:
+    def __init__(self, window: "BinlogWindow | None" = None) -> None:
+        """``window``: of one table; ``None`` for one of several, whose changes come together."""
         self.read_at = ""
-        self._source, self._name, self._said = source, name, said
-        self._start, self._end = Place.from_position(bounds.start), Place.from_position(bounds.end)
-        self._since = Place.from_position(LogPosition.parse(read.since)) if read.since else None
-        self._types = {column.name: column.type for column in read.columns}
-        self._added = frozenset(read.added)
-        self._key = tuple(key)
+        self._window = window
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the server no longer has all of the window."""
-        with self._open() as connection:
-            walk = self._walk(make_ask(connection))
-            yield from self._encode(walk.changes(self._events(connection)))
+        assert self._window is not None, "several tables are read together"
+        for _, rows in self._window.rows():
+            yield rows
 
     def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
         raise InvalidDeclaration(f"{len(keys)} rows are to be read again, and the binlog has all of every row.")
 
     def await_seen(self) -> None:
         """Do nothing: no row is read again, and followed tables of MySQL are not compared by value."""
+
+
+class StreamChanges:
+    """Implements :class:`..changes.SharedChanges`: one window of a binlog, read once for several tables."""
+
+    def __init__(self, window: "BinlogWindow", specs: Sequence[StreamTable]) -> None:
+        """``specs``: the tables as the window has them, for the names in errors."""
+        self.tables = [BinlogChanges() for _ in specs]
+        self._window, self._specs = window, specs
+
+    def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
+        """See :meth:`..changes.SharedChanges.__iter__`; errors about one table name it."""
+        try:
+            yield from self._window.rows()
+        except BackpressureError:
+            if self._window.refused is None:
+                raise
+            with name_table(self._specs[self._window.refused]):
+                raise
+
+    def await_visible(self, numbers: Collection[int]) -> None:
+        """See :meth:`..changes.SharedChanges.await_visible`.
+
+        The server that sends a window has committed all of it, which is checked before, and shows what it has
+        committed. A range that is read later checks that its own server has it too (``ReadSpec.replayed``).
+        """
+
+
+class BinlogWindow:
+    """One window of the binlog, for the tables that are followed by it."""
+
+    def __init__(self, source: Endpoint, bounds: LogBounds, tables: Sequence[FollowedTable], name: str) -> None:
+        """``name``: that of the attempt, under which the server is asked."""
+        self._source, self._name, self._tables = source, name, tables
+        self._start, self._end = Place.from_position(bounds.start), Place.from_position(bounds.end)
+        self._walk: Walk | None = None
+        self._searched: dict[tuple[str, str], bool] = {}
+
+    @property
+    def refused(self) -> int | None:
+        """The number of the table that an error was about; ``None``: the log."""
+        return self._walk.refused if self._walk is not None else None
+
+    def rows(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield rows of a binary COPY, some of one table at a time, with the number of the table.
+
+        ``LogLost`` where the server no longer has all of the window.
+        """
+        with self._open() as connection:
+            self._walk = self._begin(make_ask(connection))
+            yield from self._encode(self._walk.changes(self._events(connection)))
 
     @contextmanager
     def _open(self, name: str = "") -> Iterator[Connection]:
@@ -99,31 +193,31 @@ class BinlogChanges:
             # Closing it politely would wait behind what the server is still sending.
             connection._force_close()
 
-    def _walk(self, ask: Ask) -> Walk:
-        said = self._said
-        table = TableName(database=str(said["database"]), name=str(said["table"]))
-        as_text, zero_dates = said["as_text"], said["zero_dates"]
-        assert isinstance(as_text, list), "a plan names them in a list"
-        wishes = {name: Wish(as_text=name in as_text, null_zero_dates=zero_dates == "null") for name in self._types}
+    def _begin(self, ask: Ask) -> Walk:
         with SOURCE.translate_errors(self._source):
             known = charsets(ask)
             ((folded,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
-            # A primary key that comes, goes or becomes another one stops the window that has it in its log.
-            primary = {name for (name,) in ask(_PRIMARY.format(*map(_literal, (table.database, table.name))))}
+            tables = [table.walk(ask) for table in self._tables]
         return Walk(
-            table=table,
-            wanted=Wanted(types=self._types, key=self._key, wishes=wishes, added=self._added),
+            tables=tables,
             charsets=known,
             start=self._start.gtids,
             end=self._end.gtids,
             folded=bool(folded),
-            by_primary=primary == set(self._key),
-            required=self._since.required if self._since else None,
             is_prepared=self._is_prepared,
         )
 
-    def _is_prepared(self, xid: str) -> bool:
-        """Whether the log shows the XA transaction's PREPARE since the plan's start and before this window.
+    def _is_prepared(self, xid: str, number: int) -> bool:
+        """Whether the log shows the XA transaction's PREPARE since a table's start and before this window."""
+        since = self._tables[number].since
+        assert since is not None, "asked where the start is known"
+        key = xid, str(since.gtids)
+        if key not in self._searched:
+            self._searched[key] = self._search_files(xid, since.gtids)
+        return self._searched[key]
+
+    def _search_files(self, xid: str, since: GtidSet) -> bool:
+        """Search what is before the window for an XA transaction's PREPARE.
 
         It is mostly near, and files are many: they are searched from the window's start back, twice as many each time.
         """
@@ -133,16 +227,15 @@ class BinlogChanges:
         last = names.index(self._start.file) + 1 if self._start.file in names else len(names)
         back, found = 1, None
         while found is None:
-            found = self._search_prepare(xid, names[max(0, last - back)])
+            found = self._search_prepare(xid, names[max(0, last - back)], since)
             if found is None and back >= last:
                 return False
             back *= 2
         return found
 
-    def _search_prepare(self, xid: str, file: str) -> bool | None:
-        """Search the log from a file on; ``None`` where that begins behind the plan's start and does not have it."""
-        assert self._since is not None, "asked where the start is known"
-        within, since = False, None
+    def _search_prepare(self, xid: str, file: str, since: GtidSet) -> bool | None:
+        """Search the log from a file on; ``None`` where that begins behind the table's start and does not have it."""
+        within, found = False, None
         # Under the attempt's own name the server would end the stream that is being read.
         name = f"{ATTEMPT}{uuid4()}:1"
         with self._open(name) as connection:
@@ -151,11 +244,11 @@ class BinlogChanges:
                     gtid = gtid_of(event.body)
                     if not self._start.gtids.has(*gtid):
                         break
-                    within = not self._since.gtids.has(*gtid)
-                    since = since if within else False
+                    within = not since.has(*gtid)
+                    found = found if within else False
                 elif within and event.kind == Kind.XA_PREPARE and xid_of(event.body) == xid:
                     return True
-        return since
+        return found
 
     def _events(self, connection: Connection) -> Iterator[Event]:
         """Yield the server's events, from the file on that is known, or from the one that the server finds."""
@@ -180,26 +273,18 @@ class BinlogChanges:
         except SOURCE.refused as error:
             raise _lost(error, self._source) from error
 
-    def _encode(self, changes: Iterator[Change]) -> Iterator[list[bytes]]:
-        """Yield rows of a binary COPY; errors of the source leave here as they are."""
-        none = NULL * (1 + len(self._key))
-        fields = 3 + len(self._key) + len(self._types)
-        rows: list[bytes] = []
-        size = 0
-        for seq, (done, values) in enumerate(changes):
-            parts = [head(seq, _OPERATIONS[done], fields), none]
-            for value in values:
-                if value is None:
-                    parts.append(NULL)
-                else:
-                    parts += (_LENGTH(len(value)), value)
-            rows.append(b"".join(parts))
-            size += len(rows[-1])
-            if len(rows) == SOME or size >= SOME_BYTES:
-                yield rows
-                rows, size = [], 0
-        if rows:
-            yield rows
+    def _encode(self, changes: Iterator[Change]) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield rows by table, each table's in the log's order; errors of the source leave here as they are."""
+        rows: dict[int, list[bytes]] = {}
+        count = size = 0
+        for seq, (number, done, values) in enumerate(changes):
+            row = self._tables[number].encode(seq, done, values)
+            rows.setdefault(number, []).append(row)
+            count, size = count + 1, size + len(row)
+            if count == SOME or size >= SOME_BYTES:
+                yield from rows.items()
+                rows, count, size = {}, 0, 0
+        yield from rows.items()
 
 
 def _literal(name: str) -> str:

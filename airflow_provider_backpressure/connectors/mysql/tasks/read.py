@@ -75,9 +75,9 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
     try:
         with SOURCE.translate_errors(seen):
             end_attempts(connection, named)
-            if read.since:
-                start = Place.from_position(LogPosition.parse(read.since))
-                check_applied(make_ask(connection), start.required, seen.address)
+            for position in filter(None, (read.since, read.replayed)):
+                place = Place.from_position(LogPosition.parse(position))
+                check_applied(make_ask(connection), place.required, seen.address)
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
             with _check_planned():
                 stream = stream_rows(connection, f"/* {named} */ {piece.query}")

@@ -1,10 +1,10 @@
 """The declaration of a PostgreSQL table as a source. Knows no connection and imports no driver."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.relational.config import TableSource
+from airflow_provider_backpressure.connectors.relational.config import TableSource, make_stream
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import WalHeadroom, Watched
@@ -85,9 +85,7 @@ class PostgresSource(TableSource):
 
     def declare_stream(self, stream: str, tables: Sequence[str]) -> "PostgresStreamSource":
         """Return the declaration of the log that ``tables`` of this database share. ``stream``: its hydration's id."""
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-        only = {"table": f"backpressure_{stream}", "tables": (), "columns": None, "where": None, "as_text": ()}
-        return PostgresStreamSource(**{**own, **only, "stream": stream, "members": tuple(tables)})
+        return make_stream(self, PostgresStreamSource, stream, tables)
 
     def open_stream(self, endpoint: Endpoint, stream: str, tables: Sequence[str]) -> Source:
         """Return the log that ``tables`` of this database share. ``stream``: the id of its hydration."""

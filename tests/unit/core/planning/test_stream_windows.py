@@ -16,6 +16,7 @@ from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.planning.stream_windows import Member, StreamPlanner, check_followed_by
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, LogBounds, LogPosition
+from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
@@ -413,6 +414,40 @@ def test_a_table_is_verified_only_where_the_stream_has_reached_what_was_read_of_
     with pytest.raises(LedgerRefused, match=r"is not replayed into raw\.t any more"):
         check_followed_by(without, Stand(end=at(150), goal=at(120)), RANGES, own)
     check_followed_by(without, Stand(end=at(100), goal=at(100)), RANGES, replace(own, goal=at(100)))
+
+
+def of(*sources: str) -> LogPosition:
+    """Return a position of a binlog, by its servers' transactions."""
+    gtids = GtidSet.parse(
+        ",".join(f"{name}0000000-0000-0000-0000-000000000000:{rest}" for name, rest in map(_split, sources))
+    )
+    return LogPosition(at=gtids.count, text=str(gtids))
+
+
+def _split(source: str) -> tuple[str, str]:
+    return source[0], source[1:]
+
+
+def test_positions_of_a_binlog_are_compared_by_their_transactions_not_by_their_number(tables):
+    """After a fail-over a position may count more of them, and lack some of another server."""
+    plan = tables.ledger.hydration(STREAM).plan
+    missing, own = of("a1-5"), replace(RANGES, position=str(of("a1-3")))
+    window = ReplayWindow(stream="log", start=of("a1-2"), end=of("a1-4", "b1-9"), goal=of("a1-2"))
+    stream = replace(plan, path="replay", read=replace(plan.read, window=window.window(None)), tables=())
+    later = [tables.member(name, position=0) for name in "ab"]
+    for member, position in zip(later, (of("a1-40"), of("a1-40", "b1-9")), strict=True):
+        moved = replace(member.plan, position=str(position))
+        tables.ledger.take_over(member.hydration.id, moved)
+    members = [replace(member, hydration=tables.ledger.hydration(member.hydration.id)) for member in later]
+    inside, left_out = tables.planner._select(stream, Stand(end=window.end, goal=window.goal), members)
+    assert [member.sink.identity for member in inside] == ["memory://sink/b"]
+    assert list(left_out) == [members[0].hydration.id]
+    named = replace(
+        stream, tables=(StreamTable(plan_id=own.plan_id, epoch=1, query="", read=own.read, write=own.write),)
+    )
+    check_followed_by(named, Stand(end=window.end, goal=window.goal), own, Stand(end=of("a1-3"), goal=of("a1-4")))
+    with pytest.raises(LedgerRefused, match="it is consistent from a0000000"):
+        check_followed_by(named, Stand(end=window.end, goal=window.goal), own, Stand(end=of("a1-3"), goal=missing))
 
 
 def test_a_table_goes_by_its_part_of_the_log(tables):

@@ -1,14 +1,14 @@
 """A walk over events that a server sent: an insert, an update of the key, a delete, each a transaction."""
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import HEAD, Event, Kind, changes_nothing
-from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Wanted
+from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Row, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_of
 from airflow_provider_backpressure.connectors.mysql.binlog.values import Charset
-from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Change, Done, Walk
+from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Done, Walk, WalkedTable
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
@@ -82,15 +82,24 @@ INSERT, UPDATE, DELETE = rows(Kind.WRITE, FIRST), rows(Kind.UPDATE, FIRST, SECON
 LOG = [gtid(76), BEGIN, TABLE, INSERT, gtid(77), BEGIN, TABLE, UPDATE, gtid(78), BEGIN, TABLE, DELETE]
 
 
-def walked(*events: Event, first: int = 76, last: int = 78, **changes: object) -> list[Change]:
-    walk = Walk(
-        table=TableName(database="play", name="raw"),
-        wanted=Wanted(types=TYPES, key=("id",)),
-        charsets=CHARSETS,
-        start=GtidSet.parse(f"{SERVER}:1-{first - 1}"),
-        end=GtidSet.parse(f"{SERVER}:1-{last}"),
-    )
-    return list(replace(walk, **changes).changes(events))
+OWN = {"table", "wanted", "by_primary", "start", "required"}
+"""What a walk knows of each table."""
+
+
+def walk_of(*tables: WalkedTable, first: int = 76, last: int = 78, **changes: Any) -> Walk:
+    start, end = GtidSet.parse(f"{SERVER}:1-{first - 1}"), GtidSet.parse(f"{SERVER}:1-{last}")
+    return Walk(**{"tables": tables, "charsets": CHARSETS, "start": start, "end": end, **changes})
+
+
+def followed(name: str = "raw", **changes: Any) -> WalkedTable:
+    table = TableName(database="play", name=name)
+    return WalkedTable(**{"table": table, "wanted": Wanted(types=TYPES, key=("id",)), **changes})
+
+
+def walked(*events: Event, **changes: Any) -> list[tuple[Done, Row]]:
+    """Walk for one table, and return its changes."""
+    own = {name: changes.pop(name) for name in OWN & changes.keys()}
+    return [(done, row) for _, done, row in walk_of(followed(**own), **changes).changes(events)]
 
 
 def test_every_change_is_told_in_the_logs_order():
@@ -175,7 +184,7 @@ def test_an_xa_commit_without_its_prepare_stops_it_unless_every_range_has_seen_i
     with pytest.raises(SourceRefused, match=r"XA transaction X'78',X'0a',1, which was prepared before[^\n]*restart"):
         walked(*log[2:], first=77, last=77, required=before)
     assert walked(*log[2:], first=77, last=77, required=GtidSet.parse(f"{SERVER}:1-77")) == []
-    assert walked(*log[2:], first=77, last=77, required=before, is_prepared=lambda xid: xid == XID) == []
+    assert walked(*log[2:], first=77, last=77, required=before, is_prepared=lambda xid, number: xid == XID) == []
     assert walked(*log[2:], first=77, last=77) == [], "a plan of an earlier release does not know its start"
     assert walked(log[2], said(f"XA ROLLBACK {XID}"), first=77, last=77, required=before) == []
 
@@ -218,3 +227,93 @@ def test_a_log_without_names_is_refused():
     assert not table_of(body[:names] + body[names + 25 :]).named
     with pytest.raises(SourceRefused, match="binlog_row_metadata"):
         walked(gtid(76), Event(Kind.TABLE_MAP, body[:names] + body[names + 25 :]), last=76)
+
+
+def renamed(name: str) -> list[Event]:
+    """Return a transaction's first events as they are for another table, with a number of its own."""
+    body = TABLE.body.replace(b"\x03raw", bytes([len(name)]) + name.encode()).replace(b"\x81", b"\x82", 1)
+    return [BEGIN, Event(Kind.TABLE_MAP, body), Event(Kind.WRITE, INSERT.body.replace(b"\x81", b"\x82", 1))]
+
+
+@pytest.mark.statement("W1")
+def test_one_walk_has_the_changes_of_several_tables_each_by_its_own_columns():
+    """W1: of one transaction over two of them too. What nobody asks for is passed over."""
+    narrow = followed("order", wanted=Wanted(types={"j": TYPES["j"]}, key=("j",)))
+    log = [gtid(76), BEGIN, TABLE, INSERT, *renamed("order"), gtid(77), *renamed("other")]
+    found = list(walk_of(followed(), narrow, last=77).changes(log))
+    assert found == [(0, Done.WRITTEN, SHOWN), (1, Done.WRITTEN, ["é".encode()])]
+
+
+def test_one_table_that_two_targets_follow_is_given_to_both():
+    """Their names differ in case alone, which this server ignores."""
+    tables = followed(), followed("RAW")
+    assert [number for number, *_ in walk_of(*tables, folded=True, last=76).changes(LOG)] == [0, 1]
+
+
+@pytest.mark.statement("W6")
+def test_a_table_leaves_out_what_was_before_it_joined():
+    """W6: it may have been another table then. The cached columns of that time do not hide what comes behind it."""
+    late = followed(start=GtidSet.parse(f"{SERVER}:1-76"))
+    log = [gtid(76), said("TRUNCATE TABLE raw"), said("DROP TABLE raw"), *LOG[1:]]
+    found = list(walk_of(late, last=77).changes(log))
+    assert [done for _, done, _ in found] == [Done.DELETED, Done.WRITTEN]
+    both = followed("raw"), late
+    log = [gtid(76), said("TRUNCATE TABLE raw"), *LOG[1:]]
+    numbers = [number for number, *_ in walk_of(*both, last=77).changes(log)]
+    assert numbers == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.statement("W6")
+@pytest.mark.parametrize(
+    ("event", "refused"),
+    [
+        (Event(Kind.INCIDENT, b""), None),
+        (Event(99, b""), None),
+        (Event(Kind.ANONYMOUS, b""), None),
+        (said("INSERT INTO other VALUES (1)"), None),
+        (Event(Kind.XA_PREPARE, b"\0"), 1),
+        (said("ROLLBACK"), 1),
+        (said("DROP TABLE raw"), 1),
+        (said("ALTER TABLE another DROP COLUMN a"), 0),
+        (Event(Kind.WRITE, INSERT.body.replace(b"\xff\xff", b"\xff\xfc", 1)), 1),
+        (Event(Kind.PARTIAL_UPDATE, INSERT.body), 1),
+    ],
+)
+def test_an_error_is_about_one_table_or_about_the_log(event: Event, refused: int | None):
+    """W6: the table that it is about can be left out; what is about the log would be there again without any table."""
+    walk = walk_of(followed("another"), followed(), last=76)
+    with pytest.raises((SourceRefused, LogLost)):
+        list(walk.changes([*LOG[:4], event]))
+    assert walk.refused == refused
+
+
+def test_a_server_that_breaks_off_is_no_table_s_error():
+    walk = walk_of(followed(), last=76)
+
+    def events():
+        yield from LOG[:4]
+        raise LogLost("the file is gone")
+
+    with pytest.raises(LogLost):
+        list(walk.changes(events()))
+    assert walk.refused is None
+
+
+@pytest.mark.statement("X6")
+def test_an_xa_commit_is_compared_with_each_table_s_own_start():
+    """X6: it was prepared before one of the tables joined, whose ranges have not seen its commit."""
+    early = followed("another", required=GtidSet.parse(f"{SERVER}:1-75"))
+    joined = GtidSet.parse(f"{SERVER}:1-76")
+    log = [gtid(76), PREPARED, gtid(77), said(f"XA COMMIT {XID}")]
+    asked: list[int] = []
+
+    def is_prepared(xid: str, number: int) -> bool:
+        asked.append(number)
+        return False
+
+    walk = walk_of(early, followed(start=joined, required=joined), last=77, is_prepared=is_prepared)
+    with pytest.raises(SourceRefused, match="was prepared before the log was kept"):
+        list(walk.changes(log))
+    assert (walk.refused, asked) == (1, [1])
+    settled = followed(start=joined, required=GtidSet.parse(f"{SERVER}:1-77"))
+    assert list(walk_of(early, settled, last=77).changes(log)) == []
