@@ -257,6 +257,9 @@ def test_a_table_leaves_out_what_was_before_it_joined():
     log = [gtid(76), said("TRUNCATE TABLE raw"), said("DROP TABLE raw"), *LOG[1:]]
     found = list(walk_of(late, last=77).changes(log))
     assert [done for _, done, _ in found] == [Done.DELETED, Done.WRITTEN]
+    between = followed(start=GtidSet.parse(f"{SERVER}:77"))
+    found = list(walk_of(between, last=78).changes(LOG))
+    assert [done for _, done, _ in found] == [Done.WRITTEN, Done.DELETED], "without the update in between"
     both = followed("raw"), late
     log = [gtid(76), said("TRUNCATE TABLE raw"), *LOG[1:]]
     numbers = [number for number, *_ in walk_of(*both, last=77).changes(log)]
