@@ -37,6 +37,9 @@ class Changes(Protocol):
 
     read_at: str
     """The log's position after the latest row that was read again; empty where none was."""
+    xids: Collection[int]
+    """Transactions whose changes were returned: a row is read again once readers see them. May be set by a reader of
+    rows that was not the one of the window; empty where no row is ever read again."""
 
     def __iter__(self) -> Iterator[list[bytes]]:
         """Yield rows of a binary COPY, some at a time, in the log's order."""

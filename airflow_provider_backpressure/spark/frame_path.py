@@ -171,7 +171,9 @@ def run_on_frame(
         transformed: RangeResult = run_range(session, spec, transform, profile)
         return transformed
     make_tasks = partial(session.range, 0, len(pieces), 1, len(pieces))
-    result: RangeResult = run_range(session, spec, make_tasks, profile, partial(_read_pieces, spec, pieces, source))
+    read_at = partial(_position, spec, source) if spec.read.tells_position else None
+    read = partial(_read_pieces, spec, pieces, source)
+    result: RangeResult = run_range(session, spec, make_tasks, profile, read, read_at)
     return result
 
 

@@ -74,7 +74,11 @@ def run_range(
 ) -> RangeResult:
     """Run a range in a session that stays, and return its result. Arguments as for :func:`range_job`."""
     if spec.write.kind == SPARK_WRITTEN:
-        return run_on_frame(session, spec, endpoint_of(endpoints, spec.read.conn_id), function, profile)
+        source = endpoint_of(endpoints, spec.read.conn_id)
+        if spec.path == REPLAY:
+            result: RangeResult = task_module(SPARK_WRITTEN, "spark_changes").run_window(session, spec, source, profile)
+            return result
+        return run_on_frame(session, spec, source, function, profile)
     return range_result(spec, range_job(session, spec, endpoints, function, profile).collect())
 
 

@@ -159,10 +159,20 @@ class Mark:
     """Data files as they were written, under the table's folder."""
     quarantined: int = 0
     """Rows of the slice that are kept in the table beside this one."""
+    read_at: str = ""
+    """The position of the source's log after the rows were read; empty where that was not asked."""
 
     @classmethod
     def made(
-        cls, attempt: Attempt, *, rows: int, bytes: int, checksum: str, files: tuple[str, ...], quarantined: int = 0
+        cls,
+        attempt: Attempt,
+        *,
+        rows: int,
+        bytes: int,
+        checksum: str,
+        files: tuple[str, ...],
+        quarantined: int = 0,
+        read_at: str = "",
     ) -> "Mark":
         """Return the mark of what an execution has written."""
         return cls(
@@ -178,6 +188,7 @@ class Mark:
             committed_at=datetime.now(UTC).isoformat(),
             files=files,
             quarantined=quarantined,
+            read_at=read_at,
         )
 
     def to_json(self) -> str:
@@ -202,4 +213,5 @@ class Mark:
             checksum=self.checksum,
             committed_at=datetime.fromisoformat(self.committed_at),
             quarantined=self.quarantined,
+            read_at=self.read_at,
         )

@@ -30,7 +30,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
     translate_errors,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import describe_query
-from airflow_provider_backpressure.core.config import Log, Mode
+from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
@@ -100,7 +100,7 @@ class SparkTableTarget(FilesTarget):
             columns=tuple(columns),
             mode=mode,
             key=by,
-            plan_table=json.dumps({"format": self._table.format}),
+            plan_table=json.dumps({"format": self._table.format, "follows": log is Log.CHANGES}),
             commit_table="",
             fence=self._name,
             tasks=self._tasks,
@@ -116,7 +116,7 @@ class SparkTableTarget(FilesTarget):
 
     def prepare(self, write: WriteSpec) -> None:
         with self._errors():
-            self._table.create(write.columns)
+            self._table.create(write.columns, follows=bool(json.loads(write.plan_table).get("follows")))
 
     def holds_rows(self) -> bool:
         with self._errors():
@@ -129,13 +129,13 @@ class SparkTableTarget(FilesTarget):
         with self._errors():
             before = self._table.state(with_losses=True)
             Holder.check_turn(_holder_of(before), plan)
-            clears = (clear or "") if plan.mode is Mode.APPEND else ""
+            clears = (clear or "") if plan.mode is Mode.APPEND or plan.consistency is Consistency.CATCH_UP else ""
             epoch = began = _next_epoch(before)
             if before.holder is not None and before.holder.plan_id == plan.plan_id:
                 # Its ranges may be in by now, unless the planner was killed before anything was removed.
                 before, _ = self._find_held(plan)
                 clears, began = _find_pending_clear(before), before.began
-            elif clears:
+            elif clears and plan.consistency is not Consistency.CATCH_UP:
                 self._check_alone(before, clears)
             state = self._take(Holder.create(plan, epoch, clears=clears, began=began), before)
             holder = state.holder
@@ -328,7 +328,9 @@ class SparkTableTarget(FilesTarget):
             return
         if state.holder != holder:
             raise PlanSuperseded(f"Plan {holder.plan_id} no longer holds {self._name} under epoch {holder.epoch}.")
-        if self._check_alone(state, closed):
+        # What follows its source is that source's alone, and changes are not as many as the rows that they leave.
+        follows = holder.about.get("consistency") == Consistency.CATCH_UP
+        if self.holds_rows() if follows else self._check_alone(state, closed):
             self._table.clear(note)
         self._publish_fence(note, self._table.state())
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType
 
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, Kind, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, build_merge, first_line
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
@@ -136,11 +136,11 @@ class DeltaTable(SparkTable):
         """See :meth:`SparkTable.note_settings`."""
         return dict(zip(_SETTINGS, (note.token, str(ATTEMPT), note.to_json()), strict=True))
 
-    def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
+    def merge_view(self, note: Note, make_statement: Callable[[str], str]) -> None:
         """See :meth:`SparkTable.merge_view`. Where another commit changed the same files first it is made again."""
         for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
             try:
-                self.sql(build_merge(self.quoted, view, columns, key))
+                self.sql(make_statement(self.quoted))
             except PySparkException as error:
                 if number == TRIES or "Concurrent" not in str(error):
                     raise

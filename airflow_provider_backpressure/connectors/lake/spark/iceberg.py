@@ -8,15 +8,15 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType
 
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
 from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, build_merge, first_line, is_widened
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
@@ -49,7 +49,11 @@ class IcebergTable(SparkTable):
         self._seen, self._notes = "", list[Note]()
         self._present, self._lost = set[str](), set[str]()
 
-    _creation = " TBLPROPERTIES ('commit.retry.num-retries' = '20')"
+    creation: ClassVar[Mapping[str, str]] = {"commit.retry.num-retries": "20"}
+    creation_to_follow: ClassVar[Mapping[str, str]] = {
+        "format-version": "2",
+        **{f"write.{what}.mode": "merge-on-read" for what in ("merge", "update", "delete")},
+    }
 
     def check(self) -> None:
         """See :meth:`SparkTable.check`."""
@@ -101,9 +105,9 @@ class IcebergTable(SparkTable):
         """See :meth:`SparkTable.note_settings`."""
         return {f"{_PROPERTY}.{name}": value for name, value in ((WAP, note.token), (KEY, note.to_json()))}
 
-    def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
+    def merge_view(self, note: Note, make_statement: Callable[[str], str]) -> None:
         """See :meth:`SparkTable.merge_view`."""
-        self._replace(note, lambda branch: build_merge(branch, view, columns, key))
+        self._replace(note, make_statement)
 
     def clear_noted(self, note: Note) -> None:
         """See :meth:`SparkTable.clear_noted`. The delete of whole files keeps no note: a fence has to follow it."""

@@ -4,10 +4,10 @@ import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from pyspark.errors import (
     AnalysisException,
@@ -42,6 +42,8 @@ _DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 _LOST = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INVALID_HANDLE", "SESSION_", "Channel closed", "RETRIES_EXCEEDED")
 _REFUSALS = (AnalysisException, IllegalArgumentException, UnsupportedOperationException)
 _FIRST_LINE = 400
+MakeMerge = Callable[[str, str], str]
+"""Returns the statement for a target, and the view that holds the rows."""
 
 
 class SparkTable(ABC):
@@ -75,13 +77,18 @@ class SparkTable(ABC):
                 return None
             raise
 
-    def create(self, columns: Sequence[Column]) -> None:
-        """Create it where it is not there. Idempotent."""
+    def create(self, columns: Sequence[Column], *, follows: bool = False) -> None:
+        """Create it where it is not there. Idempotent. ``follows``: whether changes of a log are merged into it."""
+        properties = {**self.creation, **(self.creation_to_follow if follows else {})}
+        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        options = f" TBLPROPERTIES ({pairs})" if pairs else ""
         fields = ", ".join(f"`{each.name}` {carrier(each.type)[1].simpleString()}" for each in columns)
-        self.sql(f"CREATE TABLE IF NOT EXISTS {self.quoted} ({fields}) USING {self.format}{self._creation}")
+        self.sql(f"CREATE TABLE IF NOT EXISTS {self.quoted} ({fields}) USING {self.format}{options}")
 
-    _creation = ""
-    """What follows the format in the statement that creates a table."""
+    creation: ClassVar[Mapping[str, str]] = {}
+    """Table properties that it is created with."""
+    creation_to_follow: ClassVar[Mapping[str, str]] = {}
+    """What is added to them where many small changes are merged: deletes are written beside the files."""
 
     def takes(self, there: DataType, arriving: DataType) -> bool:
         """Whether a column of one type holds every value of another."""
@@ -140,8 +147,8 @@ class SparkTable(ABC):
         with self._in_noted_session(note) as table:
             table.clear_noted(note)
 
-    def merge(self, note: Note, rows: "DataFrame", key: Sequence[str]) -> None:
-        """Commit the rows of a slice in place of those with their key, as :meth:`publish` does.
+    def merge(self, note: Note, rows: "DataFrame", make_merge: "MakeMerge") -> None:
+        """Commit what a MERGE makes of the rows of a slice, as :meth:`publish` does.
 
         Only settings of a session give the commit of a MERGE or a DELETE its note, so each has a session of its own.
         """
@@ -153,7 +160,7 @@ class SparkTable(ABC):
             rows.createOrReplaceTempView(view)
             try:
                 with self._in_noted_session(note) as table:
-                    table.merge_view(note, view, rows.columns, key)
+                    table.merge_view(note, lambda target: make_merge(target, view))
             finally:
                 self.session.catalog.dropTempView(view)
 
@@ -171,8 +178,8 @@ class SparkTable(ABC):
         ...
 
     @abstractmethod
-    def merge_view(self, note: Note, view: str, columns: Sequence[str], key: Sequence[str]) -> None:
-        """Do what :meth:`merge` says with the rows of a view, of which there is one at least."""
+    def merge_view(self, note: Note, make_statement: Callable[[str], str]) -> None:
+        """Do what :meth:`merge` says by the statement for a target, which is the table or a branch of it."""
         ...
 
     @abstractmethod

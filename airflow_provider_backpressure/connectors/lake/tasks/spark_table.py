@@ -10,7 +10,7 @@ import operator
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -25,6 +25,7 @@ from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_ma
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     LOST_IN_PARTITIONS,
     SparkTable,
+    build_merge,
     first_line,
     open_table,
     translate_refusals,
@@ -32,7 +33,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.snapshot.bounds import check_marked
+from airflow_provider_backpressure.core.snapshot.bounds import LogPosition, check_marked
 from airflow_provider_backpressure.core.snapshot.messages import (
     ChecksumSpec,
     RangeResult,
@@ -42,6 +43,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     WriteSpec,
     columns_from_json,
 )
+from airflow_provider_backpressure.core.snapshot.replay_window import goal
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.stream_end import check_names, to_one_slice
 from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
@@ -64,27 +66,28 @@ def run_range(
     make_frame: "Callable[[], DataFrame]",
     profile: "ResourceProfile | None" = None,
     read: Batches | None = None,
+    read_at: Callable[[], str] | None = None,
 ) -> RangeResult:
     """Write the rows of a frame exactly once, as the range's first slice. Runs where the lane does.
 
     The frame is made only where the range is not committed yet. ``read``: makes the rows of what the frame has, in the
-    same tasks.
+    same tasks; ``read_at`` returns the position of the source's log there, behind a task's last row.
     """
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt = Attempt.create(spec, to_one_slice(spec))
     with translate_refusals(table.name):
-        found = _find_mark(table, attempt)
+        found = find_mark(table, attempt)
     if found is None:
-        stamped = _add_stamps(make_frame(), spec.write, attempt.tag, profile, read)
+        stamped = _add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
         rows, mark = _stage(stamped, spec.write, attempt)
         key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
         _check_unique(rows, key, table.name)
-        _check_partitions(rows, table)
+        check_partitions(rows, table)
         reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
         with translate_refusals(table.name):
-            found = _find_mark(table, attempt) or _publish(table, attempt, mark, rows, key)
+            found = find_mark(table, attempt) or _publish(table, attempt, mark, rows, key)
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
-    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(_result(found, attempt),))
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(make_result(found, attempt),))
 
 
 def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
@@ -103,7 +106,7 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
         yield pyarrow.record_batch([pyarrow.array([_say(total)])], names=[END])
 
     with translate_refusals(table.name):
-        rows = session.table(table.quoted).select(*(_column(name).alias(f"_{n}") for n, name in enumerate(names)))
+        rows = session.table(table.quoted).select(*(quote_column(name).alias(f"_{n}") for n, name in enumerate(names)))
         said = map_batches(rows, hash_rows, f"{END} string").collect()
     count, size, checksum = _add_up(row[0] for row in said)
     return SliceResult(slice_id="", rows=count, bytes=size, checksum=checksum)
@@ -112,26 +115,32 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
 def _publish(table: SparkTable, attempt: Attempt, mark: Mark, rows: "DataFrame", key: Sequence[str]) -> Mark:
     """Commit the rows, in place of those with their key if it is given.
 
-    Return the slice's mark: this attempt's, or that of one which came before it.
+    Return what :func:`commit` returns.
     """
+    note = note_of_mark(mark)
+    if not key:
+        return commit(table, attempt, partial(table.publish, note, rows))
+    make_merge = partial(build_merge, columns=rows.columns, key=key)
+    return commit(table, attempt, partial(table.merge, note, rows, make_merge))
+
+
+def commit(table: SparkTable, attempt: Attempt, publish: Callable[[], None]) -> Mark:
+    """Let rows and mark be published, and return the slice's mark: this attempt's, or that of one before it."""
     try:
-        if key:
-            table.merge(note_of_mark(mark), rows, key)
-        else:
-            table.publish(note_of_mark(mark), rows)
+        publish()
     except PySparkException as error:
-        found = _find_mark(table, attempt)
+        found = find_mark(table, attempt)
         if found is None:
             raise
         log.info("The commit of %s ended in an error, and its range is committed: %s", attempt.tag, first_line(error))
         return found
-    found = _find_mark(table, attempt)
+    found = find_mark(table, attempt)
     if found is None:
         raise RangeFailed(f"The log of {table.name} has no commit of the attempt {attempt.tag}.")
     return found
 
 
-def _find_mark(table: SparkTable, attempt: Attempt) -> Mark | None:
+def find_mark(table: SparkTable, attempt: Attempt) -> Mark | None:
     """Return the slice's mark; ``PlanSuperseded`` where there is none and the attempt may not commit any more."""
     state = table.state()
     found = state.find(attempt.plan_id, attempt.slice_id)
@@ -151,12 +160,18 @@ def _stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["D
     staged = stamped.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
     ends = staged.where(functions.col(END).isNotNull()).select(RUN, END).collect()
     count, size, checksum = _add_up(row[END] for row in ends)
-    mark = Mark.made(attempt, rows=count, bytes=size, checksum=checksum, files=())
-    return _select_counted(staged, write, [row[RUN] for row in ends]), mark
+    read_at = _find_latest(json.loads(row[END])[3] for row in ends)
+    mark = Mark.made(attempt, rows=count, bytes=size, checksum=checksum, files=(), read_at=read_at)
+    return select_counted(staged, write, [row[RUN] for row in ends]), mark
 
 
 def _add_stamps(
-    frame: "DataFrame", write: WriteSpec, tag: str, profile: "ResourceProfile | None", read: Batches | None
+    frame: "DataFrame",
+    write: WriteSpec,
+    tag: str,
+    profile: "ResourceProfile | None",
+    read: Batches | None,
+    read_at: Callable[[], str] | None,
 ) -> "DataFrame":
     """Return the rows with :data:`RUN`, and behind those of each task a row with :data:`END`."""
     planned = arrow_schema(write.columns)
@@ -166,7 +181,7 @@ def _add_stamps(
 
     def stamp(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         with report_errors():
-            for batch in _stamp(batches if read is None else read(batches), planned, schema.names):
+            for batch in _stamp(batches if read is None else read(batches), planned, schema.names, read_at):
                 yield batch
                 reach(Step.IN_COPY, tag)
 
@@ -177,7 +192,10 @@ def _add_stamps(
 
 
 def _stamp(
-    batches: Iterable[pyarrow.RecordBatch], planned: pyarrow.Schema, names: Sequence[str]
+    batches: Iterable[pyarrow.RecordBatch],
+    planned: pyarrow.Schema,
+    names: Sequence[str],
+    read_at: Callable[[], str] | None,
 ) -> Iterator[pyarrow.RecordBatch]:
     total, run = BatchSum(), pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
     for batch in batches:
@@ -186,24 +204,29 @@ def _stamp(
         more = [pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
         yield pyarrow.record_batch([*rows.columns, *more], names=names)
     nothing = [pyarrow.nulls(1, field.type) for field in planned]
-    end = pyarrow.array([_say(total)], pyarrow.string())
+    end = pyarrow.array([_say(total, read_at() if read_at is not None else "")], pyarrow.string())
     yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], names=names)
 
 
-def _select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -> "DataFrame":
+def select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -> "DataFrame":
     """Return the rows under their names, each of which must be of a run that was counted."""
-    other = functions.raise_error(functions.lit("A task ran twice, and its rows are not those that were counted."))
-    known = functions.when(functions.col(RUN).isin(list(runs)), functions.lit(True)).otherwise(other)
-    rows = staged.where(functions.col(END).isNull() & known)
+    rows = select_run(staged, runs)
     return rows.select(*(functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)))
 
 
-def _check_partitions(rows: "DataFrame", table: SparkTable) -> None:
+def select_run(staged: "DataFrame", runs: Sequence[int]) -> "DataFrame":
+    """Return the rows, each of which must be of a run that was counted."""
+    other = functions.raise_error(functions.lit("A task ran twice, and its rows are not those that were counted."))
+    known = functions.when(functions.col(RUN).isin(list(runs)), functions.lit(True)).otherwise(other)
+    return staged.where(functions.col(END).isNull() & known)
+
+
+def check_partitions(rows: "DataFrame", table: SparkTable) -> None:
     """Raise ``SinkRefused`` where the table's format would keep a text as NULL."""
     with translate_refusals(table.name):
         names = table.list_lossy_partitions()
     for name in names:
-        lost = rows.where(_column(name).isin(*LOST_IN_PARTITIONS)).select(_column(name)).take(1)
+        lost = rows.where(quote_column(name).isin(*LOST_IN_PARTITIONS)).select(quote_column(name)).take(1)
         if lost:
             raise SinkRefused(
                 f"{table.name} is partitioned by {name}, where {table.format} keeps {lost[0][0]!r} as NULL: leave such "
@@ -215,12 +238,12 @@ def _check_unique(rows: "DataFrame", key: Sequence[str], name: str) -> None:
     """Raise ``SinkRefused`` where rows share a key or lack one: a merge would take any of them, or all."""
     if not key:
         return
-    columns = [_column(each) for each in key]
+    columns = [quote_column(each) for each in key]
     lacking = reduce(operator.or_, (column.isNull() for column in columns))
     found = (
         rows.groupBy(*columns)
         .agg(functions.count("*").alias(END))
-        .where(lacking | (_column(END) > 1))
+        .where(lacking | (quote_column(END) > 1))
         .limit(1)
         .collect()
     )
@@ -231,27 +254,35 @@ def _check_unique(rows: "DataFrame", key: Sequence[str], name: str) -> None:
         raise SinkRefused(f"Several rows for {name} in one range have the key {values}.")
 
 
-def _column(name: str) -> "Column":
+def quote_column(name: str) -> "Column":
     return functions.col(f"`{name}`")
 
 
-def _say(total: BatchSum) -> str:
-    return json.dumps([total.rows, total.bytes, str(total)])
+def _say(total: BatchSum, read_at: str = "") -> str:
+    return json.dumps([total.rows, total.bytes, str(total), read_at])
+
+
+def _find_latest(read_at: Iterable[str]) -> str:
+    """Return the position of the log that all tasks had reached when their rows were read; empty where none asked."""
+    positions = [text for text in read_at if text]
+    return str(goal(LogPosition.parse(positions[0]), positions[1:])) if positions else ""
 
 
 def _add_up(said: Iterable[str]) -> tuple[int, int, str]:
     """Return rows, bytes and checksum of all parts together: hashes are added modulo 2^64."""
     whole = BatchSum()
     rows = size = number = 0
-    for count, bytes_, checksum in map(json.loads, said):
+    for count, bytes_, checksum, _ in map(json.loads, said):
         rows, size, number = rows + count, size + bytes_, number + int(checksum.rpartition(":")[2], 16)
     return rows, size, f"{str(whole).rpartition(':')[0]}:{number % 2**64:016x}"
 
 
-def _result(mark: Mark, attempt: Attempt) -> SliceResult:
+def make_result(mark: Mark, attempt: Attempt) -> SliceResult:
     """Return what the slice's mark says, whichever attempt has made it; ``LedgerRefused`` for one of other bounds."""
     check_marked(mark.bounds, attempt.bounds, slice_id=attempt.slice_id, plan_id=attempt.plan_id)
-    return SliceResult(slice_id=mark.slice_id, rows=mark.rows, bytes=mark.bytes, checksum=mark.checksum)
+    return SliceResult(
+        slice_id=mark.slice_id, rows=mark.rows, bytes=mark.bytes, checksum=mark.checksum, read_at=mark.read_at
+    )
 
 
 def describe_query(format_: str, name: str, write: WriteSpec, window: Window | None) -> str:

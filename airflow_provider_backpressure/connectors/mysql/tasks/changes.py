@@ -117,6 +117,7 @@ class BinlogChanges:
     def __init__(self, window: "BinlogWindow | None" = None) -> None:
         """``window``: of one table; ``None`` for one of several, whose changes come together."""
         self.read_at = ""
+        self.xids: Collection[int] = ()
         self._window = window
 
     def __iter__(self) -> Iterator[list[bytes]]:

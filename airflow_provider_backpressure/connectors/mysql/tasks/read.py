@@ -82,7 +82,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             with _check_planned():
                 stream = stream_rows(connection, f"/* {named} */ {piece.query}")
         for text in pieces(SOURCE.translate_blocks(stream, seen)):
-            for batch in parse(text, read.columns, _way_out, bits=True).to_batches():
+            for batch in parse(text, read.columns, way_out, bits=True).to_batches():
                 rows += batch.num_rows
                 yield batch
         if rows != stream.rows:
@@ -110,7 +110,7 @@ def _close(connection: Connection) -> None:
         connection.close()
 
 
-def _way_out(column: Column) -> str:
+def way_out(column: Column) -> str:
     if column.type.startswith(_DATES):
         return (
             '(a zero date or one that no calendar has): read such dates as NULL, with zero_dates="null" on the source, '
