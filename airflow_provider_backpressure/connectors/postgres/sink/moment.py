@@ -4,7 +4,7 @@ The changes are folded by the code that replays windows, into temporary tables o
 begin with the rows that the changes touch. Nothing of the target is written, and nobody waits for it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from psycopg import sql
@@ -205,6 +205,7 @@ class NothingElse:
     """Implements :class:`..changes.Changes` for values that neither log nor target has: their rows are lacking."""
 
     read_at = ""
+    xids: Collection[int] = ()
 
     def __iter__(self) -> Iterator[list[bytes]]:
         return iter(())
