@@ -22,20 +22,24 @@ HERE = (".".join(map(str, AIRFLOW)), minor(pyspark))
 
 
 def shown() -> tuple[set[tuple[str, ...]], set[tuple[str, ...]]]:
-    """Return the cells that were equal, by minor versions: over Spark Connect, and by spark-submit."""
+    """Return the cells that were equal, by minor versions: over Spark Connect with the client, and by spark-submit."""
     parts = PAGE.read_text().split("\n\n")
-    connect, submit = (part.splitlines() for part in parts if re.match(r"\| Airflow \| (Client|spark-submit) of", part))
-    return _equal(connect, names=2), _equal(submit, names=1)
+    connect, submit = (_cells(part) for part in parts if re.match(r"\| Airflow \| (Spark Connect|spark-submit)", part))
+    clients = {
+        (airflow, minor(client), server)
+        for (airflow, server), found in connect.items()
+        if found.startswith("equal")
+        for client in re.findall(r"\d[.\d]+", found)
+    }
+    return clients, {cell for cell, found in submit.items() if found.startswith("equal")}
 
 
-def _equal(lines: list[str], *, names: int) -> set[tuple[str, ...]]:
-    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    servers = [minor(name.split()[-1]) for name in head[names:]]
+def _cells(table: str) -> dict[tuple[str, str], str]:
+    """Return what a table says of each Airflow (rows) and Spark (columns)."""
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    servers = [minor(name.split()[-1]) for name in head[1:]]
     return {
-        (*map(minor, row[:names]), server)
-        for row in rows
-        for server, found in zip(servers, row[names:], strict=True)
-        if found == "equal"
+        (minor(airflow), server): cell for airflow, *found in rows for server, cell in zip(servers, found, strict=True)
     }
 
 
