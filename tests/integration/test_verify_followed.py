@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.verification import followed as followed_module
 from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, LogLost
+from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost
 from dev.services import Services
 from tests.conftest import fresh_database
 from tests.support.catching_up import FILL, TABLE, Followed, Watch, Writer, follow
@@ -158,16 +158,6 @@ def test_a_table_that_has_not_caught_up_is_refused(followed: Followed) -> None:
     followed.sink("UPDATE raw.backpressure_commit SET read_at = '9000000000000000 1FF973/CAFA8000'")
     with pytest.raises(LedgerRefused, match="consistent from"):
         verify(followed)
-
-
-def test_other_types_than_the_source_s_are_refused(hydration: Composed, runner: Runner, logins: Any) -> None:
-    """W8: their values cannot be compared as they are."""
-    made = follow(hydration, runner, logins)
-    made.source(TABLE, FILL.format(10))
-    made.sink("CREATE SCHEMA raw", "CREATE TABLE raw.t (id bigint PRIMARY KEY, v int, doc text, note text)")
-    made.go()
-    with pytest.raises(InvalidDeclaration, match="same columns and types"):
-        verify(made)
 
 
 def test_a_commit_that_is_in_the_log_before_readers_see_it_is_no_difference(services: Services, tmp_path: Path) -> None:

@@ -141,13 +141,16 @@ class FollowedVerifier:
         while left:
             try:
                 with self._open() as moment:
-                    while left and self.clock.monotonic() < moment.until:
+                    # At least one batch for each moment, however long that took to open.
+                    over = False
+                    while left and not over:
                         batch = left[: self.at_once]
                         found = self._compare(moment, batch)
                         left, lost = left[len(batch) :], 0
                         if of is not None:
                             self._report(found, of)
                         yield from zip(batch, [each.difference for each in found], strict=True)
+                        over = self.clock.monotonic() >= moment.until
             except (SnapshotLost, LogLost) as error:
                 # Windows went in meanwhile and let the log go, or the table was rewritten.
                 lost += 1
