@@ -2,8 +2,8 @@
 
 COPIED = frozenset({("postgres", "postgres")})
 """Sources and sinks between which rows may pass undecoded, given that their columns are the same."""
-REPLAYED_INTO = frozenset({"postgres", "spark_table"})
-"""Sinks that take changes of a database's log: a frontier alone, as some keep of a topic, is not enough."""
+REPLAYED = frozenset({("postgres", "postgres"), ("mysql", "postgres"), ("postgres", "spark_table")})
+"""Databases and the sinks that take changes of their logs: a frontier alone, as some keep of a topic, is not enough."""
 READ_AS_SOURCES = frozenset({"postgres"})
 """Sinks whose markers hash the target's own encoding, and that can be read as a source is."""
 CHECKED_JSON = frozenset({"postgres"})

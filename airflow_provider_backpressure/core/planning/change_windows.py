@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.kinds import REPLAYED_INTO
+from airflow_provider_backpressure.core.kinds import REPLAYED
 from airflow_provider_backpressure.core.ports import ChangeLog, SharedTableLog, SharesLog, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
@@ -154,10 +154,16 @@ def windows_from(
     return following, windows
 
 
-def check_replayable(snapshot: Snapshot, write: WriteSpec, *, mode: Mode, transformed: bool) -> None:
-    """Raise for every obstacle to replaying a log into a target."""
-    if write.kind not in REPLAYED_INTO:
+def check_replayable(snapshot: Snapshot, write: WriteSpec, *, kind: str, mode: Mode, transformed: bool) -> None:
+    """Raise for every obstacle to replaying a log into a target. ``kind``: of the source."""
+    if all(write.kind != into for _, into in REPLAYED):
         raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
+    if (kind.removesuffix(SUFFIX), write.kind) not in REPLAYED:
+        raise SinkRefused(
+            f"The log of {snapshot.source_identity} cannot be replayed into {write.fence} yet: changes of a {kind} "
+            f"table do not go into a {write.kind} sink. Follow it into PostgreSQL, or read it with "
+            "consistency='static'."
+        )
     if mode is not Mode.UPSERT:
         raise InvalidDeclaration(
             f"consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', not {mode.value!r}."

@@ -96,7 +96,8 @@ class Previewer:
         if self.mode is Mode.MIRROR:
             check_mirrored(snapshot, columns, write, self.sink)
         if catches_up:
-            check_replayable(snapshot, write, mode=self.mode, transformed=self.transform is not None)
+            transformed = self.transform is not None
+            check_replayable(snapshot, write, kind=read.kind, mode=self.mode, transformed=transformed)
         return Preview(
             snapshot=snapshot,
             read=read,

@@ -172,7 +172,7 @@ def test_rows_of_an_execution_that_was_not_counted_fail_the_write(case: Case) ->
         "SELECT 1 AS _0, 'counted' AS _1, 7 AS backpressure_run, NULL AS backpressure_end "
         "UNION ALL SELECT 1, 'other', 8, NULL"
     )
-    select = spark_table._select_counted
+    select = spark_table.select_counted
     assert len(select(rows, begun.plan.write, [7, 8]).collect()) == 2
     with pytest.raises(PySparkException, match="A task ran twice"):
         select(rows, begun.plan.write, [7]).collect()

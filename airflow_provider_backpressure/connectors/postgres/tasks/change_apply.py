@@ -24,7 +24,6 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.kinds import REPLAYED_INTO
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
@@ -44,6 +43,7 @@ from airflow_provider_backpressure.spark.change_rows import (
 )
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 
+KIND = "postgres"
 HELD_BYTES = 8 * 1024 * 1024
 """Most changes of several tables that a task holds before it passes them to the sink."""
 OPERATIONS = {name: sql.Literal(op) for name, op in (("delete", DELETE), ("upsert", UPSERT), ("move", MOVE))}
@@ -383,7 +383,7 @@ _FILL_IN = """
 
 def replay_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult:
     """Replay a window exactly once and return what its marker says."""
-    if spec.write.kind not in REPLAYED_INTO:
+    if spec.write.kind != KIND:
         raise InvalidDeclaration(f"No changes can be replayed into a {spec.write.kind} target.")
     name = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
     if spec.tables:

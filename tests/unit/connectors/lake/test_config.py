@@ -48,12 +48,12 @@ def test_those_that_merge_take_a_topic_and_no_database_s_log(tmp_path: Path) -> 
         write = fitted(declared, "upsert")
         assert order_by_log(write).ordered
         with pytest.raises(SinkRefused, match="No log can be replayed into"):
-            check_replayable(log, write, mode=Mode.UPSERT, transformed=False)
+            check_replayable(log, write, kind="postgres", mode=Mode.UPSERT, transformed=False)
         given = replace(write, kind="postgres")
         with pytest.raises(SourceRefused, match="key of the key may arrive as NULL, by which no row is found"):
-            check_replayable(log, given, mode=Mode.UPSERT, transformed=False)
+            check_replayable(log, given, kind="postgres", mode=Mode.UPSERT, transformed=False)
         kept = replace(log, columns=tuple(replace(column, nullable=False) for column in log.columns))
-        check_replayable(kept, given, mode=Mode.UPSERT, transformed=False)
+        check_replayable(kept, given, kind="postgres", mode=Mode.UPSERT, transformed=False)
 
 
 def test_a_log_is_not_ordered_by_offsets_that_are_text(tmp_path: Path) -> None:

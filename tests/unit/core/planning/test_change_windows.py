@@ -206,7 +206,11 @@ def test_what_cannot_be_replayed_into_is_refused():
         consistency=Consistency.CATCH_UP,
         log_keys=(("id",),),
     )
-    check_replayable(snapshot, WRITE, mode=Mode.UPSERT, transformed=False)
+    spark = replace(WRITE, kind="spark_table", frontier_table="")
+    for kind, declared in (("postgres", WRITE), ("mysql", WRITE), ("postgres", spark)):
+        check_replayable(snapshot, declared, kind=kind, mode=Mode.UPSERT, transformed=False)
+    with pytest.raises(SinkRefused, match="changes of a mysql table do not go into a spark_table sink"):
+        check_replayable(snapshot, spark, kind="mysql", mode=Mode.UPSERT, transformed=False)
     for declared, mode, transformed, error in (
         (WRITE, Mode.APPEND, False, InvalidDeclaration),
         (WRITE, Mode.UPSERT, True, InvalidDeclaration),
@@ -214,4 +218,4 @@ def test_what_cannot_be_replayed_into_is_refused():
         (replace(WRITE, key=("code",)), Mode.UPSERT, False, SourceRefused),
     ):
         with pytest.raises(error):
-            check_replayable(snapshot, declared, mode=mode, transformed=transformed)
+            check_replayable(snapshot, declared, kind="postgres", mode=mode, transformed=transformed)
