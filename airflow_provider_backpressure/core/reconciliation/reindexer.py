@@ -127,6 +127,16 @@ class Rebuilt:
         first = self._first_new()
         return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate(missing, first))]
 
+    def list_later(self) -> set[str]:
+        """Return the slices one of which a ledger that was rebuilt, and is lost again, may have submitted.
+
+        Windows go in one after another: it is the one behind the last marker, or the first that was planned again.
+        """
+        if not self.plan.replays:
+            return set()
+        last = max((seq_of(name) for name in self.markers), default=-1)
+        return {slice_id(last + 1), slice_id(self._first_new())}
+
     def _first_new(self) -> int:
         last = max((seq_of(name) for name in self.markers), default=-1)
         return (max(last, self.plan.ranges or 0) // BEYOND + 1) * BEYOND
@@ -409,7 +419,8 @@ class Reindexer:
             if record.state is RangeState.ADMITTED and record.session_id and record.tag:
                 self.runner.interrupt(record.session_id, record.tag)
         if isinstance(self.sink, FencesSlices):
-            slices = sorted({f"{seq}.0" for seq in range(row.plan.ranges or 0)}.union(each.slice_id for each in known))
+            planned = {slice_id(seq) for seq in range(row.plan.ranges or 0)} | {each.slice_id for each in known}
+            slices = sorted(planned | self._rebuilt(hydration, row.plan).list_later())
             self.sink.tell_submitted(
                 lambda plan_id: slices if plan_id == row.plan_id else list_submitted(self.ledger, plan_id)
             )

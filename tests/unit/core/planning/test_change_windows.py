@@ -176,6 +176,10 @@ def test_windows_that_no_marker_is_about_are_planned_again_up_to_the_end_of_thei
         ("log [0/8C, 0/C8)", RangeState.PLANNED),
     ]
     assert records[1].seq >= BEYOND
+    assert found.list_later() == {"1.0", f"{BEYOND}.0"}, "what is to be fenced where the ledger is lost once more"
+    behind = replace(found, markers={**found.markers, f"{BEYOND}.0": marker(first)})
+    assert f"{BEYOND + 1}.0" in behind.list_later()
+    assert replace(found, plan=RANGES).list_later() == set()
     assert (records[1].planned_rows, records[1].planned_bytes) == (60, 60)
     none = replace(found, markers={})
     assert [str(each.bounds) for each in none.windows(Log(end=900))] == ["log [0/64, 0/C8)"]
