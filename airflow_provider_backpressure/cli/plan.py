@@ -19,6 +19,7 @@ from airflow_provider_backpressure.cli.command import (
 )
 from airflow_provider_backpressure.core.capacity.capacity_probe import Prober
 from airflow_provider_backpressure.core.capacity.saturation_curve import Curve, Step
+from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.ports.ledger import every_range
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.verification.verifier import Verify
@@ -126,7 +127,10 @@ def verify(args: Namespace) -> int:
         plan = get_recorded_plan(found)
         counts = ledger.counts(plan.plan_id)
         with declaration_of(found, args.backpressure_conn_id).open() as opened:
-            ranges = every_range(ledger, plan.plan_id, [RangeState.COMMITTED, RangeState.REVOKED])
+            # By value a table is compared as a whole or not at all: open ranges are refused, not found to differ.
+            followed = args.full and plan.consistency is Consistency.CATCH_UP
+            states = None if followed else [RangeState.COMMITTED, RangeState.REVOKED]
+            ranges = every_range(ledger, plan.plan_id, states)
             shown = _show_progress(ranges, counts.committed + counts.revoked)
             report = opened.verifier(plan, found.id).verify(shown, Verify.FULL if args.full else Verify.TARGET)
     equal = report.equal and not counts.open

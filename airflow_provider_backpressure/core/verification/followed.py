@@ -22,7 +22,7 @@ from airflow_provider_backpressure.core.ports.moments import (
     TargetMoment,
 )
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.snapshot.messages import (
     COPY,
     ChecksumSpec,
@@ -40,6 +40,8 @@ TURN_SECONDS = 60.0
 """How long ranges are begun in one pair of snapshots."""
 LOG_SHARE = 10
 """A turn lasts at least so many times as long as it took to read the log for it."""
+MOST_SECONDS = 900.0
+"""But no longer than that: the source keeps what is deleted for as long as its snapshot."""
 TRIES = 5
 """Most snapshots that are lost one after another without a range being compared."""
 PAUSE_SECONDS = 1.0
@@ -133,7 +135,7 @@ class FollowedVerifier:
             log.info("The table is compared as a whole: %s", error)
             return [(-1, None)]
         # An empty source may have rows in the target.
-        return [*ranges] or [(-1, None)]
+        return [*ranges, *_list_keyless(ranges)] or [(-1, None)]
 
     def _compare_all(self, pieces: Sequence[Piece], *, of: int | None) -> Iterator[tuple[Piece, str]]:
         """Yield each range with how it differs, in words. ``of``: how many there are; ``None``: they were counted."""
@@ -171,7 +173,7 @@ class FollowedVerifier:
                 late = target.bring(source.changes(target.at, target.plan.write.key))
                 now = self.clock.monotonic()
                 log.info("%s is compared at %s, with %s later changes.", self._label, target.at.label, late)
-                yield Moment(source=source, target=target, until=now + max(TURN_SECONDS, LOG_SHARE * (now - begun)))
+                yield Moment(source=source, target=target, until=now + choose_turn(now - begun))
 
     def _open_log(self) -> ChangeLog:
         if not self.plan.stream:
@@ -214,7 +216,7 @@ class FollowedVerifier:
     def _name(self, seq: int, bounds: Bounds | None, said: str) -> str:
         if bounds is None:
             return said
-        return f"range {seq} ({bounds}): {said}"
+        return f"range {seq} ({bounds}): {said}" if seq >= 0 else f"{bounds}: {said}"
 
     def _report(self, found: Sequence["Compared"], of: int) -> None:
         self._done += len(found)
@@ -222,6 +224,21 @@ class FollowedVerifier:
         self._sum += sum(each.total for each in found)
         if self.on_range is not None:
             self.on_range(self._done, of)
+
+
+def choose_turn(seconds: float) -> float:
+    """Return for how many seconds ranges are begun in a pair of snapshots whose log took so long to read."""
+    return max(TURN_SECONDS, min(LOG_SHARE * seconds, MOST_SECONDS))
+
+
+def _list_keyless(ranges: Sequence[Piece]) -> list[Piece]:
+    """Return a piece for the rows that no range has: those without a key, which the target may hold all the same."""
+    keyed = [bounds for _, bounds in ranges if isinstance(bounds, KeyBounds)]
+    if not keyed or any(bounds.is_open for bounds in keyed):
+        return []
+    # Of several columns the first: by that one an index finds them at once, and with it a row is in a range or is not.
+    lacking = NullBounds(column=keyed[0].columns[0])
+    return [] if any(bounds == lacking for _, bounds in ranges) else [(-1, lacking)]
 
 
 @dataclass(frozen=True, kw_only=True)

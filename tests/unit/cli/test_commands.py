@@ -10,6 +10,7 @@ from airflow.cli.cli_parser import get_parser
 from sqlalchemy.exc import IntegrityError, PendingRollbackError
 
 from airflow_provider_backpressure.cli import command
+from airflow_provider_backpressure.cli import plan as plan_command
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.plan import format_preview
 from airflow_provider_backpressure.core.config import Consistency
@@ -18,6 +19,8 @@ from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.verification.report import Report
+from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 from airflow_provider_backpressure.hooks import recorded_declaration as recorded
 from airflow_provider_backpressure.ledger.migration import TABLES
@@ -289,6 +292,34 @@ def test_a_range_is_left_out_for_good(world, airflow, monkeypatch):
     assert sorted(world.sink.rows) == list(range(10, 100))
     assert world.sink.markers(world.plan.plan_id)[permit.range.slice_id].revoked
     assert world.hydration.phase.value == "steady_state"
+
+
+@pytest.mark.parametrize(
+    ("options", "consistency", "states"),
+    [
+        (["--full"], Consistency.CATCH_UP, ["admitted", "planned"]),
+        (["--full"], Consistency.STATIC, []),
+        ([], Consistency.CATCH_UP, []),
+    ],
+)
+def test_a_followed_table_with_open_ranges_is_not_compared_by_value(
+    world, airflow, monkeypatch, options, consistency, states
+):
+    """W8: its rows would be found to differ where they are only to come; the verifier refuses what it is told of."""
+    monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
+    monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: world.flow["sink"])
+    monkeypatch.setattr(plan_command, "get_recorded_plan", lambda found: replace(found.plan, consistency=consistency))
+    told: list[str] = []
+
+    def verify(self, ranges, how):
+        told.extend(sorted({record.state.value for record in ranges}))
+        return Report(ranges=0, rows=0, checksum="", mismatches=())
+
+    monkeypatch.setattr(Verifier, "verify", verify)
+    world.ledger.admit(world.hydration.id, lane="a", session_id="s", lease_seconds=60)
+    code, _, err = airflow("verify", "sink", *options)
+    assert (code, err) == (1, "")
+    assert told == states
 
 
 def test_a_wrong_range_is_read_once_more(world, airflow, monkeypatch):

@@ -142,9 +142,10 @@ def remove_range(
     """Delete a plan's rows for which all conditions hold, where a range is to be read again, and return how many.
 
     Rows stay where others may have rows between them, and reading the range replaces them by key. A table that is
-    followed has no rows of others, and a row that its source does not have would stay for ever.
+    followed has no rows of others, and a row that its source does not have would stay for ever. But where it has a slot
+    of its own, its windows may be planned before the ledger has the range back, and no window would bring the rows.
     """
-    if plan.consistency is not Consistency.CATCH_UP:
+    if plan.consistency is not Consistency.CATCH_UP or not plan.stream:
         return 0 if plan.mode in KEYED else delete_rows(connection, target, kept)
     mark_consistent(connection, plans, fence=str(target), plan=plan, consistent=False)
     return delete_rows(connection, target, kept)

@@ -27,8 +27,14 @@ from airflow_provider_backpressure.core.ports.sink import PlanRow
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.replay_window import goal
-from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
+from airflow_provider_backpressure.exceptions import (
+    RESTART,
+    LedgerRefused,
+    PlanSuperseded,
+    SinkRefused,
+    SinkUnavailable,
+)
 from airflow_provider_backpressure.spark.change_rows import TRUNCATE
 
 ERRORS = Errors(refused=SinkRefused, unavailable=SinkUnavailable)
@@ -119,7 +125,10 @@ class PostgresTargetMoment:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._fence}.")
         if not own.plan.replays:
             if own.plan_id != plan.plan_id or own.committed != committed:
-                raise LedgerRefused(f"Ranges of {self._fence} are read again: let its hydrate_ranges task run first.")
+                raise LedgerRefused(
+                    f"Ranges of {self._fence} are read again: let its hydrate_ranges task run first. A range whose "
+                    "marker is gone is named by `airflow backpressure verify`, and read again by `retry-range`."
+                )
         elif own.plan.write.columns != plan.write.columns:
             raise PlanSuperseded(f"The plan of {self._fence} has other columns by now: verify again.")
         if not plan.stream:
@@ -140,11 +149,21 @@ class PostgresTargetMoment:
         return found.end
 
     def _stand(self, plan: Plan, fence: str) -> Stand:
-        """Return how far the windows of a plan are in; of a plan without windows where the log was kept from."""
-        found = self._ranges_stand(plan)
-        query = sql.SQL("SELECT pos FROM {} WHERE target = %s").format(sql.SQL(self._frontiers.name.sql))
-        row = self._connection.execute(query, (fence,)).fetchone() if plan.replays else None
-        return found if row is None else replace(found, end=lsn(row[0]))
+        """Return how far the windows of a plan are in; of a plan without windows where the log was kept from.
+
+        A target may have rows of other streams too, which brought it changes before: those of another hydration's slot,
+        or of a topic.
+        """
+        found, window = self._ranges_stand(plan), ReplayWindow.from_window(plan.read.window)
+        if window is None:
+            return found
+        query = sql.SQL("SELECT pos FROM {} WHERE target = %s AND stream = %s").format(
+            sql.SQL(self._frontiers.name.sql)
+        )
+        row = self._connection.execute(query, (fence, window.stream)).fetchone()
+        if row is None:
+            raise LedgerRefused(f"The target does not say how far the log was replayed into {fence}: {RESTART}.")
+        return replace(found, end=lsn(row[0]))
 
     def _ranges_stand(self, plan: Plan) -> Stand:
         query = sql.SQL("SELECT DISTINCT read_at FROM {} WHERE plan_id = %s AND NOT revoked AND read_at <> ''")

@@ -312,7 +312,7 @@ class PostgresTarget:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended.
 
         Under ``upsert`` only the marker goes: rows of others may lie between, and the range replaces its own by key. A
-        table that is followed has no rows of others, and one that the source has not would stay for ever.
+        table that shares a log has no rows of others, and one that the source has not would stay for ever.
         """
         window = plan.read.window if plan.increment else None
         kept = self._conditions.select(plan.write, bounds, window)

@@ -139,7 +139,13 @@ class PostgresLog:
     def release(self, upto: LogPosition) -> None:
         slot = find_slot(self._session, self.stream)
         if slot is not None and slot.confirmed is not None and slot.confirmed < upto and not slot.lost:
-            self._session.rows(_ADVANCE, (self.stream, lsn(upto.at).text))
+            try:
+                self._session.rows(_ADVANCE, (self.stream, lsn(upto.at).text))
+            except SourceUnavailable as error:
+                if not isinstance(error.__cause__, psycopg.errors.ObjectInUse):
+                    raise
+                # As while a table is compared: a later window lets this go too.
+                log.info("The slot %s is read, and is moved on later: %s", self.stream, error)
 
     def guard(self, *, replaying: bool | None) -> None:
         slot = self._there("what was not replayed yet", "that was not replayed yet")

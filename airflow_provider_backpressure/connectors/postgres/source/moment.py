@@ -15,15 +15,19 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
-from airflow_provider_backpressure.connectors.postgres.tasks.changes import LogChanges, position
+from airflow_provider_backpressure.connectors.postgres.tasks.changes import COMPARING, LogChanges, position
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signals import size
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
-from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
+MOST_BYTES = 32 * 2**30
+"""Most log that is read for a comparison: the server decodes all of it before it sends the first change."""
 _turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 """A slot has one reader, and tables that share it may be compared at once."""
 
@@ -37,7 +41,7 @@ class PostgresMoment:
         # This side connects by its own address.
         self._endpoint = replace(endpoint, executor_host=None, executor_port=None)
         self._read, self._said = read, json.loads(query)
-        self._name = attempt_tag(f"verify-{uuid.uuid4().hex}", "0.0", 1)
+        self._name = attempt_tag(f"{COMPARING}{uuid.uuid4().hex}", "0.0", 1)
         self._keeper = SnapshotKeeper(endpoint, errors=ERRORS, rows=sql.SQL("SELECT NULL::bigint"))
         self.snapshot = self._keeper.snapshot
         try:
@@ -52,14 +56,25 @@ class PostgresMoment:
         """See :meth:`..core.ports.moments.SourceMoment.changes`."""
         if self._upto <= start:
             return
+        length = self._upto.at - start.at
+        if length > MOST_BYTES:
+            raise SourceRefused(
+                f"{size(length)} of log were written in {where(self._endpoint)} since the last window, and the server "
+                f"would put what it decodes of it on its disk at once: more than {size(MOST_BYTES)} are not read to "
+                "compare a table. Let its hydrate_ranges task run first."
+            )
         slot = self._said["slot"]
         bounds = LogBounds(stream=slot, start=start, end=self._upto)
         found = LogChanges(self._endpoint, self._read, bounds, self._said, key, self._name)
         found.seen = self._seen
         with _turns[self._endpoint.address, slot]:
-            yield from found
-            # Windows may go in meanwhile, and the next ones let the server move the slot past the target's moment.
-            found.check_kept()
+            try:
+                yield from found
+                # Windows may go in meanwhile, and the next ones let the server move the slot past the target's moment.
+                found.check_kept()
+            except SourceUnavailable as error:
+                # Also where a window was waiting for the slot: it goes first.
+                raise SnapshotLost(f"The log was not read to its end: {error}") from error
 
     def close(self) -> None:
         """Let the snapshot go."""

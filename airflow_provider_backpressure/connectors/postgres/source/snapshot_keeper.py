@@ -19,6 +19,10 @@ _EXPORT_SETTINGS = {
     # Servers end transactions that do nothing; this one does nothing on purpose.
     "idle_in_transaction_session_timeout": "0",
     "statement_timeout": "0",
+    # But where its client is gone without a word, the snapshot must not stay.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
 }
 _TRANSACTION_TIMEOUT_SINCE = 170000
 CANCEL_SECONDS = 5.0

@@ -40,6 +40,10 @@ FLUSH_SECONDS = 60.0
 """Longest wait for the server to bring its log to its disk."""
 FREE_SECONDS = 30.0
 """Longest wait for the reader before to let go of the slot."""
+YIELD_SECONDS = 10.0
+"""How long a comparison may go on to read the log while a window waits for it."""
+COMPARING = "verify-"
+"""What the plan of a reader that only compares begins with, in its name."""
 VISIBLE_SECONDS = 60.0
 """Longest wait for readers to see what is in the log: a commit may wait there for a standby."""
 AGAIN_ROWS = 1000
@@ -212,12 +216,19 @@ class LogChanges:
         Attempts before this one are ended first, since a slot has one reader at a time.
         """
         end_attempts(connection, name, below=int(name.rpartition(":")[2]))
+        compares, clock = name.startswith(reader_name(f"bp:{COMPARING}")), SystemClock()
+        late = clock.monotonic() + YIELD_SECONDS
 
         def free() -> tuple[str | None] | None:
             row = connection.execute(_CONFIRMED, (self._slot,)).fetchone()
-            return None if row is not None and row[1] is not None else (row[0] if row is not None else None,)
+            if row is None or row[1] is None:
+                return (row[0] if row is not None else None,)
+            if not compares and clock.monotonic() >= late:
+                # It may be of a process that is frozen, and the source keeps its log until windows go in.
+                connection.execute(_END_COMPARING, (self._slot, reader_name(f"bp:{COMPARING}")))
+            return None
 
-        found = PollPolicy().until(free, timeout=FREE_SECONDS, clock=SystemClock())
+        found = PollPolicy().until(free, timeout=FREE_SECONDS, clock=clock)
         if found is None:
             raise SourceUnavailable(f"Somebody else reads the replication slot {self._slot}, which has one reader.")
         self._check_shown(found)
@@ -353,6 +364,11 @@ _TYPES = """
     SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod)
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_END_COMPARING = """
+    SELECT pg_terminate_backend(a.pid)
+    FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+    WHERE s.slot_name = %s AND starts_with(a.application_name, %s) AND a.usename = session_user
 """
 _CONFIRMED = """
     SELECT confirmed_flush_lsn::text, active_pid FROM pg_replication_slots

@@ -1,10 +1,13 @@
 """What a followed range is expected to hold, from the target's rows and the later changes of the log."""
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_backpressure.core.ports.moments import Late, RowTotal
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
-from airflow_provider_backpressure.core.verification.followed import compare_late
+from airflow_provider_backpressure.core.verification.followed import FollowedVerifier, choose_turn, compare_late
 
 pytestmark = pytest.mark.statement("W8")
 NONE = RowTotal()
@@ -42,3 +45,38 @@ def test_the_target_is_compared_as_the_log_will_make_it(
     found = compare_late(late, held(*target), held(*source))
     assert bool(found.difference) == bool(difference)
     assert difference in found.difference
+
+
+@pytest.mark.parametrize(("log", "turn"), [(0.1, 60.0), (30.0, 300.0), (600.0, 900.0)])
+def test_no_snapshot_is_kept_for_long_because_its_log_was(log: float, turn: float) -> None:
+    """W8: the source keeps what is deleted meanwhile."""
+    assert choose_turn(log) == turn
+
+
+class Separable:
+    """A target whose rows can be separated by any bounds."""
+
+    def slice_query(self, *_: Any) -> str:
+        return ""
+
+
+def key(start: str | None, end: str | None) -> KeyBounds:
+    return KeyBounds.of_column(column="id", start=start, end=end)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "more"),
+    [
+        ([key(None, "5"), key("5", None)], [(-1, NullBounds(column="id"))]),
+        # They have them already.
+        ([key(None, "5"), key("5", None), NullBounds(column="id")], []),
+        ([key(None, None)], []),
+        ([], [(-1, None)]),
+    ],
+)
+def test_rows_that_the_target_has_without_a_key_are_compared_too(ranges: list[Bounds], more: list[Any]) -> None:
+    """W8: they are in no range, and the source has none."""
+    made: Any = object.__new__(FollowedVerifier)
+    made.sink, made.plan = Separable(), type("Plan", (), {"write": None})
+    own = [*enumerate(ranges)]
+    assert made._list_pieces(own) == [*own, *more]
