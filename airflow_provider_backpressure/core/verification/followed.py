@@ -184,9 +184,11 @@ class FollowedVerifier:
     def _compare(self, moment: Moment, batch: Sequence[Piece]) -> list["Compared"]:
         jobs = [(bounds, *self._start(moment, bounds)) for _, bounds in batch]
         try:
+            # Before the jobs are waited for, which may take longer than the target lets a session do nothing.
+            late = [moment.target.measure_late(bounds) for bounds, *_ in jobs]
             return [
-                compare_late(moment.target.measure_late(bounds), target.result(), source.result())
-                for bounds, target, source in jobs
+                compare_late(each, target.result(), source.result())
+                for each, (_, target, source) in zip(late, jobs, strict=True)
             ]
         finally:
             # None of them may read in a snapshot that is let go.

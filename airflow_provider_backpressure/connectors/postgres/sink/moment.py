@@ -44,7 +44,8 @@ LOCK_SECONDS = 60
 _SETTINGS = {
     **EVERY_ROW,
     "lock_timeout": f"{LOCK_SECONDS}s",
-    "idle_in_transaction_session_timeout": "0",
+    # That of a process that is frozen must not stay either.
+    "idle_in_transaction_session_timeout": "4h",
     "statement_timeout": "0",
     # A snapshot whose client is gone must not stay.
     "tcp_keepalives_idle": "30",

@@ -28,6 +28,8 @@ from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 MOST_BYTES = 32 * 2**30
 """Most log that is read for a comparison: the server decodes all of it before it sends the first change."""
+MOST_HOURS = 4
+"""How long a snapshot stays of a process that is frozen."""
 _turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 """A slot has one reader, and tables that share it may be compared at once."""
 
@@ -45,6 +47,7 @@ class PostgresMoment:
         self._keeper = SnapshotKeeper(endpoint, errors=ERRORS, rows=sql.SQL("SELECT NULL::bigint"))
         self.snapshot = self._keeper.snapshot
         try:
+            self._keeper.limit(MOST_HOURS)
             self._seen = self._keeper.read_seen()
             # Behind the snapshot: every commit that it sees begins before this.
             self._upto = LogPosition.parse(position(self._endpoint, self._name))

@@ -50,6 +50,11 @@ class SnapshotKeeper:
         assert row is not None, "a SELECT without FROM has one row"
         return TransactionSnapshot.parse(row[0])
 
+    def limit(self, hours: int) -> None:
+        """Let the server end the snapshot when its client has said nothing for so long, as where that is frozen."""
+        with self._lock, self._errors.translate_errors(self._endpoint):
+            self._connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{hours:d}h'".encode())
+
     def check(self) -> None:
         try:
             with self._lock:

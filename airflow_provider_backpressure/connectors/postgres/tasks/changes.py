@@ -41,7 +41,7 @@ FLUSH_SECONDS = 60.0
 FREE_SECONDS = 30.0
 """Longest wait for the reader before to let go of the slot."""
 YIELD_SECONDS = 10.0
-"""How long a comparison may go on to read the log while a window waits for it."""
+"""How long a window waits for a comparison that reads the log."""
 COMPARING = "verify-"
 """What the plan of a reader that only compares begins with, in its name."""
 VISIBLE_SECONDS = 60.0

@@ -1,6 +1,7 @@
 """What a comparison may ask of the source's log, and who goes first."""
 
 from collections.abc import Iterator
+from threading import Lock
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.source import change_log
 from airflow_provider_backpressure.connectors.postgres.source import moment as moments
 from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog
 from airflow_provider_backpressure.connectors.postgres.source.moment import PostgresMoment
+from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
 from airflow_provider_backpressure.connectors.postgres.tasks import changes
 from airflow_provider_backpressure.connectors.postgres.tasks.changes import LogChanges
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -101,3 +103,35 @@ def test_a_slot_that_is_read_is_moved_on_later(monkeypatch: pytest.MonkeyPatch, 
         return
     with pytest.raises(SourceUnavailable):
         made.release(at(5))
+
+
+class Keeping:
+    """The connection that keeps a snapshot."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def execute(self, query: bytes | str) -> "Keeping":
+        self.said.append(query.decode() if isinstance(query, bytes) else query)
+        return self
+
+    def fetchone(self) -> tuple[str]:
+        return ("3:9:4",)
+
+
+def test_a_snapshot_of_a_process_that_is_frozen_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W8: neither killed nor alive, it would keep the source from removing what is deleted, for ever."""
+    keeping = Keeping()
+
+    def begin(self: Any, endpoint: Endpoint, *, errors: Any, **_: Any) -> None:
+        self._connection, self._lock, self._endpoint, self._errors = keeping, Lock(), endpoint, errors
+        self.snapshot = "1"
+
+    monkeypatch.setattr(SnapshotKeeper, "__init__", begin)
+    monkeypatch.setattr(moments, "position", lambda *_: str(at(9)))
+    made = PostgresMoment(ENDPOINT, READ, '{"slot": "s", "schema": "public", "table": "t"}', None)
+    assert keeping.said == [
+        "SET LOCAL idle_in_transaction_session_timeout = '4h'",
+        "SELECT pg_current_snapshot()::text",
+    ]
+    assert made.snapshot == "1"
