@@ -1,8 +1,10 @@
 """Clients of Kafka: the settings of a connection, and the settings that all our clients share."""
 
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka.errors import Heard, translate_error, where
@@ -26,6 +28,10 @@ OAUTHBEARER = "OAUTHBEARER"
 OIDC = "sasl.oauthbearer.method"
 OAUTH_LOGIN = ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
 """Settings that user and password of an endpoint are for a login by OAuth's client credentials."""
+HTTPS_CA = ("https.ca.location", "https.ca.pem")
+"""Settings with the authorities of a token endpoint."""
+_AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+"""Files with those that a host trusts: of Debian, Red Hat and Alpine."""
 _QUIET = {
     # What a client says is heard by us and ends in an error's sentence; it must not write to a task's stderr too.
     "log_level": 0,
@@ -131,9 +137,22 @@ def _load_files(endpoint: Endpoint) -> Any:
     return None
 
 
+def _trust(endpoint: Endpoint) -> dict[str, str]:
+    """Return the authorities that this host trusts, for a token endpoint without its own.
+
+    librdkafka's packages (2.16.0) look for them only where Red Hat has them, and fetch no token on Debian.
+    """
+    if OIDC not in endpoint.options or any(name in endpoint.options for name in HTTPS_CA):
+        return {}
+    named = ssl.get_default_verify_paths().cafile
+    found = [each for each in (named, *_AUTHORITIES) if each and Path(each).is_file()]
+    return {HTTPS_CA[0]: found[0]} if found else {}
+
+
 def _settings(endpoint: Endpoint, name: str, heard: Heard) -> dict[str, Any]:
     return {
         **_QUIET,
+        **_trust(endpoint),
         **endpoint.options,
         **login_settings(endpoint),
         "bootstrap.servers": endpoint.host,

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 _LOGIN = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
 _ALERT = "SSL alert number"
 """Of a broker that does not like the client's certificate; to the client that is just another broken connection."""
+_ACQUIRING = "Failed to acquire SASL OAUTHBEARER token: "
+"""Of a login by OAuth, before the words of the token endpoint, or of the library that asked it."""
+_NO_ANSWER = (
+    *("Failed to connect ", "Could not connect ", "Couldn't connect ", "Could not resolve ", "Couldn't resolve "),
+    *("Connection ", "Operation timed out", "Resolving timed out", "SSL connection timeout", "Timeout was reached"),
+    *("Empty reply from server", "Recv failure", "Send failure", "Failed sending data", "Failure when receiving"),
+    *("transfer closed", "OpenSSL SSL_connect: SSL_ERROR_SYSCALL", "OpenSSL SSL_read: SSL_ERROR_SYSCALL"),
+)
+"""What that library (libcurl) says where the token endpoint is not reached: librdkafka asks again in ten seconds."""
 _REFUSED = frozenset(
     {
         "TOPIC_AUTHORIZATION_FAILED",
@@ -56,7 +65,7 @@ class Heard:
 
     def hear(self, error: "KafkaError") -> None:
         """Keep an error; those that say why go before those that say that nobody is left."""
-        if error.name() in _LOGIN or _ALERT in error.str():
+        if _is_login(error):
             self.login = error
         elif error.name() != "_ALL_BROKERS_DOWN" or self.last is None:
             self.last = error
@@ -71,7 +80,7 @@ def translate_error(
     elif heard is not None and heard.last is not None and error.name() in ("_TRANSPORT", "_TIMED_OUT"):
         error = heard.last
     of, said = f" ({about})" if about else "", without_secrets(words(error), endpoint)
-    if error.name() in _LOGIN or _ALERT in error.str():
+    if _is_login(error):
         return SourceRefused(f"Kafka at {where(endpoint)} does not let {endpoint.user or 'us'} in: {said}.")
     if error.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
         return SourceRefused(
@@ -80,6 +89,14 @@ def translate_error(
     if error.name() in _REFUSED:
         return SourceRefused(f"Kafka at {where(endpoint)} refused{of}: {said}.")
     return SourceUnavailable(f"Kafka at {where(endpoint)} does not answer{of}: {said}.")
+
+
+def _is_login(error: "KafkaError | Failure") -> bool:
+    """Whether a login was refused. A token endpoint that is not reached refuses nothing, and a token may be left."""
+    if _ALERT in error.str():
+        return True
+    _, acquiring, said = error.str().partition(_ACQUIRING)
+    return error.name() in _LOGIN and not (acquiring and said.startswith(_NO_ANSWER))
 
 
 def where(endpoint: Endpoint) -> str:

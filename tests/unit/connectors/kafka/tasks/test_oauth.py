@@ -1,5 +1,6 @@
 """Logins by OAuth: tokens for kafka-python, and files that a client cannot load."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka import connect
+from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, translate_error
 from airflow_provider_backpressure.connectors.kafka.tasks import oauth, pure_client
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
@@ -105,6 +107,53 @@ def test_settings_of_kafka_python(tokens: TokenServer) -> None:
     assert found["sasl_oauth_token_provider"].token() == tokens.issued[0]
     assert SECRET not in repr(found)
     assert pure_client.settings(place(tokens.url, options=files), "task")["ssl_password"] == ""
+
+
+def hear(endpoint: Endpoint) -> Heard:
+    """Return what librdkafka says of a login, as soon as it says something."""
+    until = time.monotonic() + 10
+    with connect.admin(endpoint) as (client, heard):
+        while heard.login is None and heard.last is None and time.monotonic() < until:
+            client.poll(0.05)
+        return heard
+
+
+PLAIN = {"security.protocol": "SASL_PLAINTEXT"}
+
+
+def test_a_token_endpoint_that_is_not_reached_refuses_nothing() -> None:
+    """R6: a client that has a token continues with it, and one that has none is repeated."""
+    endpoint = place("http://127.0.0.1:9/token", options=PLAIN)
+    heard = hear(endpoint)
+    assert heard.login is None
+    late = translate_error(Failure("_TIMED_OUT", "nothing came"), endpoint, heard=heard)
+    assert isinstance(late, SourceUnavailable)
+    assert "does not answer: Failed to acquire SASL OAUTHBEARER token: " in str(late)
+
+
+def test_a_token_endpoint_that_refuses_ends_the_login(tokens: TokenServer) -> None:
+    """R6: at once, since librdkafka would try it again for ever."""
+    endpoint = place(tokens.url, "wrong-word", options=PLAIN)
+    heard = hear(endpoint)
+    assert heard.login is not None
+    assert isinstance(translate_error(heard.login, endpoint), SourceRefused)
+
+
+def test_the_host_s_authorities_are_those_of_a_token_endpoint(
+    tokens: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R6: wherever the host has them; a connection may name others."""
+    url = tokens.url.replace("http:", "https:")
+    Authority.made(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    heard = hear(place(url, options=PLAIN))
+    assert heard.login is not None
+    # It came to TLS, which this server does not speak.
+    assert "wrong version number" in heard.login.str()
+    monkeypatch.delenv("SSL_CERT_FILE")
+    missing = {**PLAIN, "https.ca.location": str(tmp_path / "missing.pem")}
+    with pytest.raises(InvalidDeclaration, match="are none that a client takes"):
+        hear(place(url, options=missing))
 
 
 def open_producer(endpoint: Endpoint) -> None:
