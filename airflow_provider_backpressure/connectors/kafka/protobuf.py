@@ -135,7 +135,7 @@ def load(schema: str, references: Sequence[tuple[str, str]] = ()) -> Schema:
     :class:`InvalidDeclaration` for a text that is none, or that names what is not there.
     """
     try:
-        files = {name: parse(text) for name, text in references if name not in FILES}
+        files = {name: parse(text) for name, text in _by_name(references).items()}
         own = parse(schema)
         linker = _Linker(files=files | {"": own})
         linker.link()
@@ -145,6 +145,15 @@ def load(schema: str, references: Sequence[tuple[str, str]] = ()) -> Schema:
     if not paths:
         raise InvalidDeclaration("This Protobuf schema has no message.")
     return Schema(messages={name: linker.messages[name] for name in paths}, paths=paths)
+
+
+def _by_name(references: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the text of each file; :class:`InvalidDeclaration` where references lead to two versions of one."""
+    found: dict[str, str] = {}
+    for name, text in references:
+        if name not in FILES and found.setdefault(name, text) != text:
+            raise InvalidDeclaration(f"The references of the Protobuf schema lead to two versions of {name}.")
+    return found
 
 
 def _find_paths(
@@ -202,6 +211,8 @@ class _Linker:
         for enum in enums:
             full = _join(scope, enum.name)
             self._check_new(full)
+            if not enum.values:
+                raise InvalidDeclaration(f"The enum {full} has no value.")
             self._enums[full] = Enum(name=full, values=tuple(enum.values))
             names.add(full)
         for each in messages:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Avro, Debezium, Format
+from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Avro, Debezium, Format, Protobuf
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -130,6 +130,10 @@ class KafkaSource(Declared):
         if self.value is not None and not isinstance(self.value, Avro):
             raise InvalidDeclaration(
                 f"KafkaSource.envelope goes with fields or with value=Avro(…), not with {type(self.value).__name__}."
+            )
+        if isinstance(self.key, Protobuf):
+            raise InvalidDeclaration(
+                "KafkaSource.envelope does not go with key=Protobuf(…): the key of a deleted row must be JSON or Avro."
             )
         if self.value is None and self.fields is None:
             raise InvalidDeclaration(

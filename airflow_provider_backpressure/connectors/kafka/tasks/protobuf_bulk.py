@@ -192,7 +192,8 @@ def _read_message(messages: Messages, each: Field, rows: Rows, *, raw: bool) -> 
     message = each.message
     assert message is not None, "a field of a message has one"
     start = messages.skip_bytes(rows, messages.sizes(rows))
-    if not raw and (message.name in TYPED or message.name in WRAPPERS):
+    # raw= is about what a type means. A wrapper only makes its value absent, so it is read in any case.
+    if message.name in WRAPPERS or (message.name in TYPED and not raw):
         return _read_within(messages, message, rows, start)
     texts: list[bytes | None] = []
     form = _RAW_FORMS.get(message.name) if raw else None
@@ -253,7 +254,9 @@ def _refuse(messages: Messages, rows: Rows, wrong: numpy.ndarray, reason: str, v
 
 def _to_intervals(messages: Messages, rows: Rows, seconds: numpy.ndarray, nanos: numpy.ndarray) -> pyarrow.Array:
     """Return durations as PostgreSQL prints them, so that a verification finds the same text in the target."""
-    wrong = (abs(seconds) > MOST_SECONDS) | (abs(nanos) >= NANOS) | (numpy.sign(seconds) * numpy.sign(nanos) < 0)
+    # The lowest number of 64 bits has no absolute value.
+    wrong = (seconds < -MOST_SECONDS) | (seconds > MOST_SECONDS)
+    wrong |= (abs(nanos) >= NANOS) | (numpy.sign(seconds) * numpy.sign(nanos) < 0)
     seconds = _refuse(messages, rows, wrong, "a duration is outside of its bounds", seconds)
     micros = seconds * _MICROS + _to_micros(messages, rows, nanos)
     hours, rest = numpy.divmod(abs(micros), 3600 * _MICROS)

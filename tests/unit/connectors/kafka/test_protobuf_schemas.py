@@ -164,6 +164,10 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "an edition": ('edition = "2099"; message M {}', "The syntax 2099"),
     "two numbers": ('syntax = "proto3"; message M { int32 a = 1; int32 b = 1; }', "two fields of one number"),
     "number 0": ('syntax = "proto3"; message M { int32 a = 0; }', "an impossible number"),
+    "no value": (
+        'syntax = "proto3"; message M { E a = 1; } enum E { option deprecated = true; }',
+        "The enum E has no value",
+    ),
     "no message": ('syntax = "proto3"; enum E { A = 0; }', "has no message"),
 }
 
@@ -184,6 +188,15 @@ def test_a_type_of_an_import_that_is_not_passed_on_is_not_seen() -> None:
     assert protobuf.column_types(seen.messages["M"], ()) == {"a": "json"}
     with pytest.raises(InvalidDeclaration, match="of type L, which is not defined"):
         protobuf.load(text, [("low.proto", low), ("mid.proto", mid.format(""))])
+
+
+def test_two_versions_of_an_import_are_refused() -> None:
+    """A schema sees a file by its name, so either version could be the one that records were written with."""
+    first, second = (f'syntax = "proto3"; message L {{ {kind} a = 1; }}' for kind in ("int32", "sint32"))
+    text = 'syntax = "proto3"; import "low.proto"; message M { L a = 1; }'
+    assert protobuf.load(text, [("low.proto", first), ("low.proto", first)]).first == "M"
+    with pytest.raises(InvalidDeclaration, match=r"lead to two versions of low\.proto"):
+        protobuf.load(text, [("low.proto", first), ("low.proto", second)])
 
 
 VALUE = Protobuf(registry_conn_id="registry")
@@ -235,3 +248,5 @@ def test_declarations_that_cannot_be_meant_are_refused() -> None:
         Protobuf(registry_conn_id="registry", raw="at")  # type: ignore[arg-type]
     with pytest.raises(InvalidDeclaration, match=r"value=Avro\(…\), not with Protobuf"):
         KafkaSource(conn_id="events", topic="orders", value=VALUE, envelope=Debezium())
+    with pytest.raises(InvalidDeclaration, match=r"does not go with key=Protobuf"):
+        KafkaSource(conn_id="events", topic="orders", fields={"id": "bigint"}, key=VALUE, envelope=Debezium())

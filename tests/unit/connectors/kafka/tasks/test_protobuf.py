@@ -400,6 +400,11 @@ BAD = {
         b"\x0a\x0d\x08\1\x10" + b"\xff" * 9 + b"\1",
         "outside of its bounds",
     ),
+    "the lowest duration": (
+        one("google.protobuf.Duration"),
+        b"\x0a\x0b\x08" + b"\x80" * 9 + b"\1",
+        "outside of its bounds",
+    ),
     "a day": (one("google.type.Date"), b"\x0a\7\x08\xe7\x0f\x10\2\x18\x1e", "a date is no whole day"),
     "a month": (one("google.type.Date"), b"\x0a\5\x08\xe7\x0f\x10\2", "a date is no whole day"),
     "a field within a timestamp": (
@@ -482,6 +487,18 @@ def test_times_can_be_taken_with_all_of_their_digits() -> None:
     assert rows_of(decoder(one("google.type.Date"), raw=["a"]), [framed(b"\x0a\3\x08\xe8\x0f")]) == [
         {"a": '{"year": 2024, "month": 0, "day": 0}'}
     ]
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_raw_means_nothing_to_a_wrapper(share: int) -> None:
+    """It stays a value that may be absent, not the JSON of it: beside records without it, and alone."""
+    names = ("StringValue text", "BytesValue bytes", "Int64Value number")
+    fields = " ".join(f"google.protobuf.{name} = {number};" for number, name in enumerate(names, 1))
+    schema = f'syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M {{ {fields} }}'
+    body = b"\x0a\3\x0a\1x" + b"\x12\3\x0a\1y" + b"\x1a\2\x08\5"
+    rows = rows_of(decoder(schema, raw=("text", "bytes", "number")), [framed(body)] + [framed(b"")] * share)
+    absent = {"text": None, "bytes": None, "number": None}
+    assert rows == [{"text": "x", "bytes": b"y", "number": 5}, *[absent] * share]
 
 
 def test_tombstones_and_several_schemas_keep_their_places() -> None:
