@@ -232,6 +232,8 @@ def _decimal(messages: Messages, node: Node, rows: Rows) -> pyarrow.Array:
         wrong = numpy.fromiter((abs(each) >= 10**node.precision for each in wide), bool, len(rows))
     if wrong.any():
         messages.refuse(rows[wrong], f"a decimal has more than {node.precision} digits")
+        # Such a number could not be widened to the digits of a later schema.
+        cells[wrong] = 0
     type_ = pyarrow.decimal128(node.precision, node.scale)
     return pyarrow.Array.from_buffers(type_, len(rows), [None, pyarrow.py_buffer(cells)])
 

@@ -295,6 +295,18 @@ def test_numbers_of_an_older_schema_are_widened() -> None:
     assert rows == [{"id": -5, "amount": Decimal("1.2500")}]
 
 
+def test_a_decimal_of_too_many_digits_is_named_though_its_column_is_wider() -> None:
+    """R4: the record, and not an error of the library that widens the others."""
+    before, now = (record(a=logical("bytes", "decimal", precision=digits, scale=2)) for digits in (4, 6))
+    good = written(before, {"a": Decimal("1.25")})
+    for body in (b"\x08" + b"\x7f" * 4, b"\x18" + b"\x7f" * 12):
+        arrays, problems = decoder(before, now).decode([good, b"\0\0\0\0\1" + body, good])
+        assert {row: reason.partition(": ")[2] for row, reason in problems.items()} == {
+            1: "field a: a decimal has more than 4 digits"
+        }
+        assert [arrays[0][row].as_py() for row in (0, 2)] == [Decimal("1.25")] * 2
+
+
 def test_keys_are_one_value() -> None:
     """A primitive key has its type; a record is one text, by which rows can be upserted."""
     assert rows_of(decoder("long", part="key"), [written("long", 7)]) == [{"key": 7}]
