@@ -89,7 +89,7 @@ class HydrateOperator(TransformTask):
     not allow that closes the plan, clears what that wrote, and reads from the beginning.
 
     Under ``catch_up`` it replays the source's log behind the ranges, until the target has caught up. Several tables of
-    a PostgreSQL database share one log: its windows follow the ranges of all of them.
+    a PostgreSQL database or a MySQL server share one log: its windows follow the ranges of all of them.
 
     Of several tables it drains as many at once as the cluster's queue has tokens. A table that fails stops alone and
     fails the task at its end; a retry continues with what is open.

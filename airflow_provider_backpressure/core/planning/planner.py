@@ -329,6 +329,8 @@ class Planner(Previewer):
         check_same_key(plan, self.preview(plan=plan, counted=False).write)
         check_held(plan, self.sink)
         if not counts.open:
+            if plan.stream:
+                self._check_not_grown(plan)
             if hydration.phase is Phase.STEADY_STATE:
                 found = None if plan.stream else self._replay(hydration, plan)
                 if found is not None:
@@ -345,6 +347,13 @@ class Planner(Previewer):
                 counts = self.ledger.counts(plan.plan_id)
         note = f"{counts.committed} of {counts.total} ranges are committed already"
         return Planned(verdict=Verdict.RESUMED, hydration=hydration, plan=plan, ranges=counts.total, note=note)
+
+    def _check_not_grown(self, plan: Plan) -> None:
+        """Refuse a column that was added to a table that shares its log: windows would leave it out for ever."""
+        if self.on_new_column is NewColumn.ADD:
+            now = self.source.snapshot(plan.consistency, counted=False)
+            change = SchemaChange(before=plan.read.columns, now=now.columns)
+            change.check_shared(self.source.identity, plan.plan_id)
 
     def _replay(self, hydration: Hydration, plan: Plan) -> Planned | None:
         """Plan the windows that follow a plan whose ranges are all committed; ``None`` where there are none."""

@@ -53,6 +53,16 @@ class SchemaChange:
                 f"with a default, which rows have that nobody has changed. What is committed stays; {RESTART}."
             )
 
+    def check_shared(self, identity: str, plan_id: str) -> None:
+        """Raise ``SourceRefused`` for a column that was added to a table whose windows are those of several tables."""
+        if self.added:
+            names = ", ".join(column.name for column in self.added)
+            raise SourceRefused(
+                f"{identity} has changed since plan {plan_id}: column {names} was added, and windows of a log that "
+                "tables share bring no new column. What is committed stays; leave it out with columns=, or add it to "
+                f"the target and {RESTART}."
+            )
+
     def check_gone(self, identity: str, plan_id: str) -> None:
         """Raise ``SourceRefused`` where a column is gone: a target that still has it would keep values of before.
 
@@ -91,5 +101,8 @@ def check_columns(plan: Plan, types: Mapping[str, str], identity: str) -> None:
 
 def keep_planned_columns(snapshot: Snapshot, plan: Plan, policy: NewColumn) -> Snapshot:
     """Return what a plan that is not complete continues with: its own columns, whatever was added since."""
-    SchemaChange(before=plan.read.columns, now=snapshot.columns).check(snapshot.source_identity, plan.plan_id, policy)
+    change, identity = SchemaChange(before=plan.read.columns, now=snapshot.columns), snapshot.source_identity
+    change.check(identity, plan.plan_id, NewColumn.ADD if plan.stream else policy)
+    if plan.stream and policy is NewColumn.STOP:
+        change.check_shared(identity, plan.plan_id)
     return replace(snapshot, columns=plan.read.columns)

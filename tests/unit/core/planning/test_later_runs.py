@@ -320,3 +320,20 @@ def test_a_default_that_no_change_event_brings_stops_a_target_that_is_a_table(de
     else:
         planner._widen(plan, after=None)
         assert runs.sink.widened == ["kind"]
+
+
+@pytest.mark.statement("R3")
+def test_a_column_that_no_window_of_a_shared_log_brings_is_refused_by_name() -> None:
+    """R3: the policy to add it would leave it out for ever, without a word. Ranges that are left are read first."""
+    source = Growing(keys=range(100))
+    runs = Runs(source=source)
+    plan = replace(runs.complete(), stream="log")
+    hydration, counts = runs.planner().register(), runs.ledger.counts(plan.plan_id)
+    add, stop = replace(runs.planner(), on_new_column=NewColumn.ADD), runs.planner()
+    assert add._catch_up(hydration, plan, counts).verdict is Verdict.UNCHANGED
+    source.grown = True
+    words = "column kind was added, and windows of a log that tables share bring no new column"
+    for planner in (add, stop):
+        with pytest.raises(SourceRefused, match=words):
+            planner._catch_up(hydration, plan, counts)
+    assert add._catch_up(hydration, plan, replace(counts, planned=1)).verdict is Verdict.RESUMED
