@@ -25,7 +25,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     bounds_from_json,
 )
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_missing, pack_pieces
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, check_increment
+from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot, check_increment
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState, seq_of, slice_id
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
@@ -118,7 +118,7 @@ class Rebuilt:
         there = self.list_committed()
         if (window := LogWindow.from_window(self.plan.read.window)) is not None:
             missing = list(self._of_log(there, window))
-        elif snapshot.version:
+        elif self.plan.read.kind == LANDED:
             missing = list(self._of_files(there, source, snapshot))
         else:
             columns = self._check_key(there, snapshot.split)

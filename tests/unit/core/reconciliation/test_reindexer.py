@@ -180,6 +180,28 @@ def test_ranges_without_a_marker_are_planned_again(done: int):
     assert stage.source.asked["rows"] == ROWS - committed
 
 
+def test_ranges_of_a_table_with_versions_are_planned_again_by_its_key(monkeypatch):
+    """T9: they read the version that was planned, which the source still has after others have come."""
+    found = MemorySource.snapshot
+    version = "1"
+    monkeypatch.setattr(MemorySource, "snapshot", lambda *args, **asked: replace(snapshot(*args), version=version))
+
+    def snapshot(source, consistency=None):
+        return found(source, consistency)
+
+    stage = Stage()
+    stage.plan()
+    stage.run(3)
+    assert stage.hydration.plan.version == "1"
+    version = "2"
+    stage.lose_ledger()
+    planned = stage.plan()
+    counts = stage.ledger.counts(planned.plan.plan_id)
+    assert counts.committed >= 3
+    assert counts.committed + counts.planned == 10
+    stage.end()
+
+
 def test_holes_are_found_between_committed_ranges_and_again_after_a_second_loss():
     """What is read again is cut again, under numbers that no attempt of before can bear; found by the key's order."""
     stage = Stage().filled()
