@@ -243,7 +243,9 @@ def _source(
     if len({column.name.lower() for column in what.columns}) < len(what.columns):
         session.conf.set("spark.sql.caseSensitive", "true")
     if what.kind == SPARK_READ and pieces:
-        frame: DataFrame = task_module(SPARK_READ, SPARK_READ).read_frame(session, what, pieces)
+        transformed = spec is not None and spec.transform is not None
+        read_frame = task_module(SPARK_READ, SPARK_READ).read_frame
+        frame: DataFrame = read_frame(session, what, pieces, keeps_zone=transformed)
         return frame
     columns = (*what.columns, *hidden_columns(what))
     schema = StructType([StructField(column.name, carrier(column.type)[1], column.nullable) for column in columns])

@@ -71,7 +71,7 @@ class CutColumn:
         found = self.ask(
             f"SELECT transform(percentile_approx({name}, array({shares}), {fine}), v -> CAST(v AS STRING)) AS v {rows}"
         )
-        return [f"{text}{self.kind.suffix}" for text in found[0]["v"] or ()]
+        return [f"{text}{self.kind.suffix}" for text in found[0]["v"] or () if text is not None]
 
     def _sample_texts(self, rows: str, parts: int) -> list[str]:
         name = quote(self.name)
@@ -90,7 +90,7 @@ class CutColumn:
         try:
             return self.kind.order(text)
         except ValueError:
-            # A year beyond 9999, which no plan can name.
+            # A year beyond 9999, which no plan can name, or a number beyond its type.
             return None
 
     def _is_within(self, bounds: KeyBounds, value: Any) -> bool:

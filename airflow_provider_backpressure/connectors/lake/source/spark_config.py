@@ -37,7 +37,7 @@ class SparkSource(Declared):
     columns: tuple[str, ...] | None = None
     """Names of the columns to be read, exactly as the table has them; ``None`` for all."""
     where: str | None = None
-    """A condition in Spark's SQL; rows for which it is true are read."""
+    """A condition in Spark's SQL; rows for which it is true are read. Times without a zone in it are in UTC."""
     whole: bool = False
     """Whether the table is read as one range, without a ``split_column``."""
     tasks: int = 1

@@ -14,6 +14,7 @@ from airflow_provider_backpressure.connectors.lake.source.spark_names import Cat
 from airflow_provider_backpressure.connectors.lake.source.spark_types import Carried, KeyKind, carry, find_key_kind
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import first_line, translate_errors
+from airflow_provider_backpressure.connectors.lake.tasks.spark_catalog import SETTINGS, ZONE
 from airflow_provider_backpressure.connectors.relational import check_no_clock
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.health_signals import Watched
@@ -42,12 +43,12 @@ VERSIONED = frozenset({"delta", "iceberg"})
 """Formats whose tables are read as they were at the moment of the plan."""
 FILES = VERSIONED | {"avro", "csv", "hive", "json", "orc", "parquet", "text"}
 """Formats of which Spark itself compares values; of others a database may, in its own order."""
-ZONE = "spark.sql.session.timeZone"
+_DETAILS = "# Detailed Table Information"
 SAMPLE = 1_000
 """Rows that are looked at for their size."""
 _CLOCK = re.compile(
-    r"\b(?:now|rand|randn|random|uuid|shuffle|curdate|monotonically_increasing_id|spark_partition_id|"
-    r"unix_timestamp\s*\(\s*\)|input_file_name)\b(?=\s*\(|\W|$)"
+    r"\b(?:now|rand|randn|random|randstr|uniform|uuid|shuffle|curdate|curtime|monotonically_increasing_id|"
+    r"spark_partition_id|input_file_name)\s*\(|\bunix_timestamp\s*\(\s*\)"
     r"|(?<![\w.])(?:current_date|current_time|current_timestamp|localtimestamp|current_user|session_user)\b",
     re.IGNORECASE,
 )
@@ -98,7 +99,8 @@ class SparkCatalogTable:
             sample = self._ask_arrow(f"SELECT {_list(carried)} {self._rows(version)} LIMIT {SAMPLE}")
             self._check_names(sample, format_)
             (row,) = self._ask(f"SELECT count(*) AS n {self._rows(version)}")
-        rows = int(row["n"])
+        # Rows that come into an Iceberg table that had no snapshot yet are of no version: the next plan has them.
+        rows = int(row["n"]) if version or format_ not in VERSIONED else 0
         return Snapshot(
             source_identity=self.identity,
             columns=tuple(each.column for each in carried),
@@ -205,15 +207,23 @@ class SparkCatalogTable:
     def _find_format(self) -> str:
         """Return the table's format in small letters; empty for a view, and where the catalog does not say."""
         rows = self._ask(f"DESCRIBE TABLE EXTENDED {self._name.sql}")
-        return next((str(row["data_type"]) for row in rows if row["col_name"] == "Provider"), "").lower()
+        said = [(row["col_name"], row["data_type"]) for row in rows]
+        # Before this line are the columns, of which one may have the name that is looked for.
+        names = [name for name, _ in said]
+        about = dict(said[names.index(_DETAILS) :]) if _DETAILS in names else {}
+        return str(about.get("Provider", "")).lower()
 
     def _find_version(self, format_: str) -> str:
-        """Return the version of a table as it is now; empty where it has none."""
+        """Return the version of a table as it is now; empty where it has none.
+
+        Of Delta it is ``number@id``: a table that is dropped and made again has the same numbers.
+        """
         if format_ not in VERSIONED:
             return ""
         self._ask(f"REFRESH TABLE {self._name.sql}")
         if format_ == "delta":
-            return str(self._ask(f"DESCRIBE HISTORY {self._name.sql} LIMIT 1")[0]["version"])
+            id_ = self._ask(f"DESCRIBE DETAIL {self._name.sql}")[0]["id"]
+            return f"{self._ask(f'DESCRIBE HISTORY {self._name.sql} LIMIT 1')[0]['version']}@{id_}"
         refs = self._ask(f"SELECT snapshot_id FROM {self._name.sql}.refs WHERE name = 'main'")  # noqa: S608
         return str(refs[0]["snapshot_id"]) if refs else ""
 
@@ -233,7 +243,7 @@ class SparkCatalogTable:
             ) from strip_frames(error)
 
     def _table_sql(self, version: str) -> str:
-        return f"FROM {self._name.sql}" + (f" VERSION AS OF {int(version)}" if version else "")
+        return f"FROM {self._name.sql}" + (f" VERSION AS OF {int(version.partition('@')[0])}" if version else "")
 
     def _rows(self, version: str) -> str:
         # A comment in the condition ends with its line.
@@ -310,7 +320,8 @@ class SparkCatalogTable:
 
     def _spark(self) -> Any:
         session = self._session.get()
-        session.conf.set(ZONE, "UTC")
+        for name, value in {**SETTINGS, ZONE: "UTC"}.items():
+            session.conf.set(name, value)
         return session
 
     def _ask(self, query: str) -> list[Any]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from pyspark.sql import types as spark
@@ -65,14 +65,34 @@ def find_key_kind(field: spark.StructField) -> KeyKind | None:
         name = kind.simpleString()
         return KeyKind(literal=lambda text: f"CAST('{int(text)}' AS {name})", order=int, is_safe_outside=True)
     if isinstance(kind, spark.DecimalType):
-        name = kind.simpleString()
-        return KeyKind(literal=lambda text: f"CAST('{Decimal(text)}' AS {name})", order=Decimal, is_safe_outside=True)
+        return _decimals(kind)
     if isinstance(kind, spark.StringType):
         fits = _collation(kind) == BINARY and not _find_declared_type(field).startswith("char(")
         return _TEXT if fits else None
     return _TIMES.get(type(kind))
 
 
+def _decimals(kind: spark.DecimalType) -> KeyKind:
+    name, most, step = kind.simpleString(), Decimal(10) ** (kind.precision - kind.scale), Decimal(1).scaleb(-kind.scale)
+
+    def read(text: str) -> Decimal:
+        """Return the value as the type has it; ``ValueError`` beyond its ends, where Spark's cast makes NULL of it.
+
+        Quantiles are rounded as doubles are, so those of long numbers may lie there.
+        """
+        try:
+            value = Decimal(text).quantize(step, rounding=ROUND_HALF_UP, context=_EXACT)
+            fits = abs(value) < most
+        except InvalidOperation:
+            fits = False
+        if not fits:
+            raise ValueError(f"{text!r} is no {name}.")
+        return value
+
+    return KeyKind(literal=lambda text: f"CAST('{read(text):f}' AS {name})", order=read, is_safe_outside=True)
+
+
+_EXACT = Context(prec=100)
 _TEXT = KeyKind(
     literal=lambda text: f"CAST(X'{text.encode().hex()}' AS STRING)",
     order=lambda text: text.encode(),

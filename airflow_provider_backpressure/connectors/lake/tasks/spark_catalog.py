@@ -19,17 +19,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def read_frame(session: "SparkSession", read: ReadSpec, pieces: Sequence[Slice]) -> "DataFrame":
+ZONE = "spark.sql.session.timeZone"
+SETTINGS = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
+"""Of a session that reads: the files of a version that is gone are an error, whatever the server is set to."""
+
+
+def read_frame(
+    session: "SparkSession", read: ReadSpec, pieces: Sequence[Slice], *, keeps_zone: bool = False
+) -> "DataFrame":
     """Return the rows of the pieces, each by a statement of its own.
 
-    ``SourceRefused`` where the table is gone, its version is, or columns are of other types than planned.
+    ``keeps_zone``: whether the session's time zone is a transform's. Otherwise conditions and views go by UTC, as they
+    did when the rows were counted. ``SourceRefused`` where the table is gone, its version is, or columns are of other
+    types than planned.
     """
+    for name, value in (SETTINGS if keeps_zone else {**SETTINGS, ZONE: "UTC"}).items():
+        session.conf.set(name, value)
     try:
         if read.parts:
             # A session keeps a table for some time as it was, without the versions that came since.
             session.sql(f"REFRESH TABLE {read.parts[1]}")
         frame = reduce(lambda left, right: left.union(right), (session.sql(piece.query) for piece in pieces))
         found = [(field.name, field.dataType) for field in frame.schema.fields]
+        check_same_table(session, read)
     except (AnalysisException, IllegalArgumentException) as error:
         said = str(error).split("JVM stacktrace:")[0].strip().splitlines()[0][:400]
         raise SourceRefused(f"The planned table cannot be read any more; {RESTART}: {said}") from strip_frames(error)
@@ -37,6 +49,13 @@ def read_frame(session: "SparkSession", read: ReadSpec, pieces: Sequence[Slice])
     if found != planned:
         raise SourceRefused(f"The source has the columns {found} where {planned} were planned; {RESTART}.")
     return frame
+
+
+def check_same_table(session: "SparkSession", read: ReadSpec) -> None:
+    """Raise ``SourceRefused`` where a Delta table was made again: its versions are numbered from 0 again."""
+    planned = read.parts[0].partition("@")[2] if read.parts else ""
+    if planned and str(session.sql(f"DESCRIBE DETAIL {read.parts[1]}").collect()[0]["id"]) != planned:
+        raise SourceRefused(f"{read.parts[1]} is another table by now, with versions of its own; {RESTART}.")
 
 
 def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:

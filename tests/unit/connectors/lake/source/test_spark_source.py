@@ -4,15 +4,17 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
+import pyarrow
 import pytest
 from pyspark.sql import types as spark
 
 from airflow_provider_backpressure.connectors.lake.source.spark_boundaries import CutColumn, list_conditions
 from airflow_provider_backpressure.connectors.lake.source.spark_names import CatalogName, join_names
+from airflow_provider_backpressure.connectors.lake.source.spark_table import SparkCatalogTable
 from airflow_provider_backpressure.connectors.lake.source.spark_types import carry, find_key_kind
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
-from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, check_same_cluster
 from airflow_provider_backpressure.sinks import SparkTableSink
 from airflow_provider_backpressure.sources import SparkSource
@@ -153,3 +155,98 @@ def test_boundaries_rise_and_lie_within_their_range() -> None:
     assert list(column.list_boundaries(within, parts=8)) == [("7",), ("9",)]
     assert list(column.list_boundaries(within, parts=1)) == []
     assert join_names(["a", "b c"]) == "a and `b c`"
+
+
+def test_no_boundary_lies_beyond_its_type() -> None:
+    """A double rounds long numbers up: a cast would make NULL of them, and both ranges beside it would be empty."""
+    kind = find_key_kind(field(spark.DecimalType(20, 2)))
+    assert kind is not None
+    quantiles = ["7", "1E+18", "12.344", "12.341", "999999999999999999.99", None]
+    column = CutColumn(name="a", kind=kind, rows="FROM t WHERE true", ask=lambda query: [{"v": quantiles}])
+    whole = KeyBounds(columns=("a",), start=None, end=None)
+    assert list(column.list_boundaries(whole, parts=8)) == [("7",), ("12.344",), ("999999999999999999.99",)]
+    assert kind.literal("12.345") == "CAST('12.35' AS decimal(20,2))"
+    assert kind.literal("1E+3") == "CAST('1000.00' AS decimal(20,2))"
+    for text in ("999999999999999999.995", "1E+18", "NaN", "Infinity", "x"):
+        with pytest.raises(ValueError, match="is no decimal"):
+            kind.literal(text)
+
+
+class FakeServer:
+    """Answers statements by what they begin with."""
+
+    def __init__(self, **answers: list[dict[str, Any]]) -> None:
+        self.answers = {name.replace("_", " "): rows for name, rows in answers.items()}
+        self.conf: dict[str, str] = {}
+        self.queries: list[str] = []
+
+    def open(self, **reading: Any) -> SparkCatalogTable:
+        """Return a table with a column ``id`` and one that is named ``Provider``."""
+        declared = SparkSource(table="lake.raw.t", spark_conn_id="s", split_column="id", **reading)
+        session = Mock(address="sc://here", get=lambda: Mock(sql=self.sql, conf=Mock(set=self.conf.__setitem__)))
+        return SparkCatalogTable(declared, session, name=CatalogName.parse(declared.table))
+
+    def sql(self, query: str) -> Any:
+        self.queries.append(query)
+        rows = next((rows for name, rows in self.answers.items() if name in query), [])
+        schema = spark.StructType().add("id", "long").add("Provider", "string")
+        arrow = pyarrow.table({"id": [1], "Provider": ["x"]})
+        return Mock(collect=lambda: rows, schema=schema, toArrow=lambda: arrow)
+
+
+def describe(format_: str) -> list[dict[str, Any]]:
+    """Return what Spark says of such a table."""
+    rows = [("id", "bigint"), ("Provider", "string"), ("# Detailed Table Information", ""), ("Provider", format_)]
+    return [{"col_name": name, "data_type": type_} for name, type_ in rows]
+
+
+def test_a_column_named_as_the_format_is_hides_no_version() -> None:
+    """Read as a table without versions, its ranges would be of several moments."""
+    server = FakeServer(DESCRIBE_TABLE=describe("iceberg"), refs=[{"snapshot_id": 7}], **{"count(*)": [{"n": 5}]})
+    source = server.open()
+    snapshot = source.snapshot()
+    assert (snapshot.version, snapshot.total) == ("7", 5)
+    bounds = KeyBounds(columns=("id",), start=None, end=None)
+    assert "VERSION AS OF 7 " in source.slice(source.read_spec(snapshot), bounds, "0.0").query
+    assert server.conf["spark.sql.session.timeZone"] == "UTC"
+    assert server.conf["spark.sql.files.ignoreMissingFiles"] == "false"
+
+
+def test_a_delta_table_is_known_by_its_id_beside_its_version() -> None:
+    """What is dropped and made again has the numbers of versions again."""
+    server = FakeServer(
+        DESCRIBE_TABLE=describe("delta"),
+        DESCRIBE_DETAIL=[{"id": "a-b"}],
+        DESCRIBE_HISTORY=[{"version": 3}],
+        **{"count(*)": [{"n": 5}]},
+    )
+    source = server.open()
+    snapshot = source.snapshot()
+    read = source.read_spec(snapshot)
+    assert (snapshot.version, read.parts) == ("3@a-b", ("3@a-b", "`lake`.`raw`.`t`"))
+    bounds = KeyBounds(columns=("id",), start=None, end=None)
+    assert "VERSION AS OF 3 " in source.slice(read, bounds, "0.0").query
+
+
+def test_rows_that_come_before_the_first_version_are_left_to_the_next_plan() -> None:
+    """They came between the question for the version and the count, and more may come while they are read."""
+    server = FakeServer(DESCRIBE_TABLE=describe("iceberg"), **{"count(*)": [{"n": 5}]})
+    source = server.open()
+    snapshot = source.snapshot()
+    assert (snapshot.version, snapshot.total, snapshot.frontier) == ("", 0, {"lake.raw.t": 0})
+    assert list(source.ranges(snapshot, rows=10, bytes=1000)) == []
+
+
+@pytest.mark.parametrize(
+    "where", ["rand() < 0.5", "a > now ()", "uniform(0, 9) = a", "d = current_date", "curtime() > t"]
+)
+def test_a_condition_that_varies_is_refused(where: str) -> None:
+    server = FakeServer(DESCRIBE_TABLE=describe("parquet"), **{"count(*)": [{"n": 5}]})
+    with pytest.raises(SourceRefused, match="asks for"):
+        server.open(where=where).snapshot()
+
+
+@pytest.mark.parametrize("where", ["uuid = 'x'", "now > 1", "t.random IS NULL", "unix_timestamp(a) > 1", "a = 'now()'"])
+def test_a_column_that_is_named_as_a_function_is_none(where: str) -> None:
+    server = FakeServer(DESCRIBE_TABLE=describe("parquet"), **{"count(*)": [{"n": 5}]})
+    assert server.open(where=where).snapshot().filtered
