@@ -6,6 +6,7 @@ It has as much of confluent-kafka's consumer as reading a slice needs, and the s
 import base64
 import logging
 import re
+import ssl
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -261,6 +262,7 @@ def settings(endpoint: Endpoint, name: str) -> dict[str, Any]:
             "confluent-kafka where Spark runs."
         )
     # Before the secrets are in a variable: frames of an error are shown by some logs.
+    _check_key(endpoint)
     by_oauth = METHOD in endpoint.options
     by_token = (
         {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": token_provider(endpoint)} if by_oauth else {}
@@ -280,6 +282,22 @@ def settings(endpoint: Endpoint, name: str) -> dict[str, Any]:
         "bootstrap_timeout_ms": int(SECONDS * 1000),
         "request_timeout_ms": int(SECONDS * 1000),
     }
+
+
+def _check_key(endpoint: Endpoint) -> None:
+    """Raise where key and certificate cannot be loaded: the client would leave a socket open at each of many tries."""
+    certificate, key = (endpoint.options.get(f"ssl.{each}.location") for each in ("certificate", "key"))
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
+            str(certificate),
+            None if key is None else str(key),
+            str(login_settings(endpoint).get("ssl.key.password", "")),
+        )
+    except OSError as error:
+        text = f"ssl.certificate.location, ssl.key.location and ssl.key.password do not fit: {error}"
+        raise translate_error(Failure("_SSL", text), endpoint) from strip_frames(error)
 
 
 @contextmanager
