@@ -43,6 +43,7 @@ ELSEWHERE = {
     r"airflow (db|dags|connections) ": "Airflow's own, on its metadata database: the quickstart's test runs them",
     r"airflow backpressure setup": "makes a connection in the metadata database: the quickstart's test runs it",
     r"airflow backpressure probe raw\.orders( --most 16 --seconds 30)?$": "takes minutes: test_probe.py probes",
+    r"airflow backpressure retry-range .*edited manually": "is of a followed table: test_verify_followed_tables.py",
     r"airflow backpressure doctor .*spark_standalone": "asks a standalone cluster, that test_submit_runner.py has",
     r"([A-Z_]+=\S+ )+docker compose ": "needs Docker: test_compose.py holds its file against the demo",
     r"(helm|kubectl|gcloud) ": "need a cluster or an account, which no test has",
