@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.catalog import _COLUMNS, find
+from airflow_provider_backpressure.connectors.postgres.catalog import build_columns_query, find
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session, Settings, keep_connections
 from airflow_provider_backpressure.connectors.postgres.predicates import Cursor
 from airflow_provider_backpressure.connectors.postgres.sink.target import PREPARING
@@ -126,7 +126,8 @@ def test_columns_are_looked_up_without_the_collations_of_the_server(database: En
     postgres.run(database, 'CREATE TABLE t (id bigint PRIMARY KEY, code text COLLATE "C")')
     with closing(Session(database, errors=ERRORS)) as session:
         (oid,) = session.rows(sql.SQL("SELECT 't'::regclass::oid::bigint"))[0]
-        plan = session.rows(sql.SQL("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) ") + _COLUMNS, (oid,))
+        query = build_columns_query(session.server_version)
+        plan = session.rows(sql.SQL("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) ") + query, (oid,))
     lines = [line for (line,) in plan if "Scan" in line and "pg_collation" in line]
     read = [float(rows) for line in lines for rows in re.findall(r"rows=([\d.]+) loops", line)]
     assert read

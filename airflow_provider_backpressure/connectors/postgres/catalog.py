@@ -161,10 +161,15 @@ def _find(connection: Connection, name: QualifiedName) -> Relation | None:
 
 
 def _columns(connection: Connection, oid: int) -> tuple[CatalogColumn, ...]:
-    since_15 = connection.info.server_version >= _DATABASE_COLLATIONS_SINCE
-    rows = connection.execute(_COLUMNS.format(default=_IN_USE if since_15 else sql.SQL("NULL")), (oid,)).fetchall()
+    rows = connection.execute(build_columns_query(connection.info.server_version), (oid,)).fetchall()
     definitions = read_definitions(connection, (row[0] for row in rows))
     return tuple(_column(row[1:], definitions.get(row[0])) for row in rows)
+
+
+def build_columns_query(server_version: int) -> sql.Composed:
+    """Return the query for the columns of the table whose number it takes."""
+    since_15 = server_version >= _DATABASE_COLLATIONS_SINCE
+    return _COLUMNS.format(default=_IN_USE if since_15 else sql.SQL("NULL"))
 
 
 def _column(row: Row, definition: str | None) -> CatalogColumn:
