@@ -102,7 +102,7 @@ def count(endpoint: Endpoint, read: ReadSpec, piece: Slice) -> int:
 
 
 def test_a_snapshot_whose_name_is_that_of_another_one_by_now_is_lost(database: Endpoint) -> None:
-    """L8: a server numbers its snapshots anew after a crash, so a frozen task may wake up to the name of another."""
+    """L8: after a crash a server uses names of snapshots again, so a frozen task may import another one."""
     run(database, *PLAIN, FILL)
     with closing(opened(database)) as source, exported(database) as first:
         read, piece = planned(source)

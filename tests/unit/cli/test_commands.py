@@ -305,7 +305,7 @@ def test_a_range_is_left_out_for_good(world, airflow, monkeypatch):
 def test_a_followed_table_with_open_ranges_is_not_compared_by_value(
     world, airflow, monkeypatch, options, consistency, states
 ):
-    """W8: its rows would be found to differ where they are only to come; the verifier refuses what it is told of."""
+    """W8: rows that are still to come would count as a difference, so the comparison is refused."""
     monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
     monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: world.flow["sink"])
     monkeypatch.setattr(plan_command, "get_recorded_plan", lambda found: replace(found.plan, consistency=consistency))
