@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
-from airflow_provider_backpressure.core.reconciliation.reindexer import Rebuilt
+from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import LANDED, Plan, Snapshot

@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     stand,
 )
 from airflow_provider_backpressure.core.ports.sink import Marker
-from airflow_provider_backpressure.core.reconciliation.reindexer import BEYOND, Rebuilt
+from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot

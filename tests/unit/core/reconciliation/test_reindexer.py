@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.repair import RangeSplitter
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
-from airflow_provider_backpressure.core.reconciliation.reindexer import BEYOND, Rebuilt, gaps
+from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt, gaps
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, OffsetBounds, cut
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_missing, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
