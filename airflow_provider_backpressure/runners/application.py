@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_to_json
-from airflow_provider_backpressure.core.snapshot.messages import Request
+from airflow_provider_backpressure.core.snapshot.request import Request
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.runners import code_shipping as shipment
 from airflow_provider_backpressure.runners.executor_memory import DRIVER_PYTHON, PYTHON, Target, safe

@@ -19,20 +19,16 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
 from airflow_provider_backpressure.core.snapshot.messages import (
-    CHECKSUMS,
-    DESCRIBE,
-    PROBE,
-    RANGE,
     ChecksumSpec,
     Column,
     RangeResult,
     RangeSpec,
     ReadSpec,
-    Request,
     SliceResult,
     Transform,
     columns_from_json,
 )
+from airflow_provider_backpressure.core.snapshot.request import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
 from airflow_provider_backpressure.exceptions import BackpressureError, RangeFailed
 from airflow_provider_backpressure.runners import application as processes
 from airflow_provider_backpressure.runners import code_shipping as shipment

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json
-from airflow_provider_backpressure.core.snapshot.messages import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
+from airflow_provider_backpressure.core.snapshot.request import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
 from airflow_provider_backpressure.spark.job import checksum_job, describe, range_job, slice_results
 from airflow_provider_backpressure.spark.task import probe_job, report_errors
 

@@ -20,13 +20,13 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     RangeResult,
     RangeSpec,
     ReadSpec,
-    Request,
     Slice,
     SliceResult,
     Transform,
     WriteSpec,
 )
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag, number_ranges, slice_id
+from airflow_provider_backpressure.core.snapshot.request import Request
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 

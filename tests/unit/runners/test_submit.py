@@ -19,11 +19,11 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Column,
     RangeSpec,
     ReadSpec,
-    Request,
     Slice,
     Transform,
     WriteSpec,
 )
+from airflow_provider_backpressure.core.snapshot.request import Request
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     PlanSuperseded,
