@@ -1,14 +1,17 @@
 """The result of a task: one row of JSON, or the text of a :class:`BackpressureError`."""
 
+import contextlib
 import importlib
 import json
 import platform
+import resource
 import sys
 import zipimport
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -18,12 +21,12 @@ from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import BackpressureError, to_text
 from airflow_provider_backpressure.spark.code_loading import aboard
 from airflow_provider_backpressure.spark.reader_timings import time_slice
-from airflow_provider_backpressure.spark.worker_memory import peak_bytes, reset_peak
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
 
 Batches = Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]
 
@@ -123,3 +126,24 @@ def _version(name: str) -> str | None:
     except ImportError:
         return None
     return str(getattr(module, "__version__", None) or getattr(module, "VERSION", "unknown"))
+
+
+_RESET_PEAK = "5"
+
+
+def reset_peak() -> None:
+    """Begin a new peak: Spark reuses worker processes, and the peak of an earlier slice is not this one's.
+
+    Where the kernel does not allow it the peak stays that of the process's life.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+
+
+def peak_bytes() -> int:
+    """Return the peak since :func:`reset_peak`, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -574,7 +574,7 @@ _PEAK = """
 import ast, sys
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.spark import worker_memory
+from airflow_provider_backpressure.spark.task import peak_bytes, reset_peak
 from airflow_provider_backpressure.connectors.mysql.tasks.read import read
 told = ast.literal_eval(sys.stdin.read())
 host, port, user = sys.argv[1:]
@@ -583,7 +583,7 @@ endpoint = Endpoint(
 )
 columns = [Column(name="id", type="integer"), Column(name="v", type="text"), Column(name="w", type="bytea")]
 spec = ReadSpec(kind="mysql", conn_id="m", columns=tuple(columns))
-worker_memory.reset_peak()
+reset_peak()
 rows = read(endpoint, spec, Slice(slice_id="0.0", query=told["query"], bounds={}), "test")
-print(sum(batch.num_rows for batch in rows), worker_memory.peak_bytes())
+print(sum(batch.num_rows for batch in rows), peak_bytes())
 """
