@@ -88,9 +88,8 @@ def kafka(place: Endpoint) -> Iterator[str]:
 
 def mysql(place: Endpoint) -> Iterator[str]:
     """A server of a version that can be read from, and whether what it says is encrypted."""
-    from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, connect
+    from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, connect, is_mariadb, version
     from airflow_provider_backpressure.connectors.mysql.errors import Errors
-    from airflow_provider_backpressure.connectors.mysql.server_version import is_mariadb, version
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
     with connect(place, errors=errors, name=CONTROL) as connection, errors.translate_errors(place):
