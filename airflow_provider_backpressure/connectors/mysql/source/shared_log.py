@@ -7,7 +7,7 @@ changes count, and is compared with the log's files: a binlog that was reset has
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog
-from airflow_provider_backpressure.connectors.mysql.source.log_requirements import check_server
+from airflow_provider_backpressure.connectors.mysql.source.checks import check_server
 from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition

@@ -22,8 +22,8 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
     check_rights,
     check_zero_dates,
     chosen_columns,
+    replayable,
 )
-from airflow_provider_backpressure.connectors.mysql.source.log_requirements import replayable
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
 from airflow_provider_backpressure.connectors.mysql.source.shared_log import SharedTableLog
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, line
