@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.sink import range_index
+from airflow_provider_backpressure.connectors.postgres.sink import range_conditions
 from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
 from airflow_provider_backpressure.connectors.postgres.tasks import copy, slice_commit
 from airflow_provider_backpressure.core.config import Budget
@@ -162,7 +162,7 @@ def test_a_target_that_the_product_creates_has_an_index_as_long_as_it_is_correct
     composed: Composed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Under ``append`` it has no key. Who reads it when the run ends keeps the index there until the next run's end."""
-    monkeypatch.setattr(range_index, "PATIENCE", "100ms")
+    monkeypatch.setattr(range_conditions, "PATIENCE", "100ms")
     run(composed.sink, "DROP TABLE raw.t")
     with churning(composed.source), opened(composed, monkeypatch) as ports:
         planned = ports.planner().plan()

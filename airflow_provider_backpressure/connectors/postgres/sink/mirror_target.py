@@ -17,8 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     describe_missing,
     hold_target,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
-from airflow_provider_backpressure.connectors.postgres.sink.range_index import make_range_index
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions, make_range_index
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
 from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS
 from airflow_provider_backpressure.core.config import Mode

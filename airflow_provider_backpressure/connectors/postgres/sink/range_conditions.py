@@ -1,11 +1,13 @@
-"""The conditions by which a target's rows of one range are selected."""
+"""The conditions by which a target's rows of one range are selected, and the index by which they are found."""
 
-from collections.abc import Callable
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
 
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, Relation, find
-from airflow_provider_backpressure.connectors.postgres.connect import Session
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_offsets, within_window
@@ -20,7 +22,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
 )
 from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import SinkRefused, Transient
 
 
 class RangeConditions:
@@ -125,3 +127,49 @@ def split_blocks(session: Session, table: Relation | None, *, parts: int) -> lis
 
 
 _BLOCKS = sql.SQL("SELECT pg_relation_size(%s::oid::regclass) / current_setting('block_size')::bigint")
+
+
+log = logging.getLogger(__name__)
+
+PATIENCE = "10s"
+"""How long the end of a run waits for readers of the table before the index stays."""
+
+
+def make_range_index(session: Session, table: QualifiedName, key: Sequence[str]) -> None:
+    """Create the index where no other one begins with a column of the key; idempotent."""
+    found = find(session, table)
+    if found is None or found.indexed & set(key):
+        return
+    columns = sql.SQL(", ").join(map(sql.Identifier, key))
+    parts = {"index": sql.Identifier(_name(table).name), "table": sql.SQL(table.sql), "columns": columns}
+
+    def make(connection: Connection) -> None:
+        connection.execute(sql.SQL("CREATE INDEX IF NOT EXISTS {index} ON {table} ({columns})").format(**parts))
+        connection.execute(sql.SQL("ANALYZE {table} ({columns})").format(**parts))
+
+    session.transaction(make)
+
+
+def drop_range_index(connection: Connection, table: QualifiedName) -> None:
+    """Drop the index; nothing where there is none."""
+    if connection.execute("SELECT to_regclass(%s)", (_name(table).sql,)).fetchone() != (None,):
+        connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(sql.SQL(_name(table).sql)))
+
+
+def try_to_drop_range_index(session: Session, table: QualifiedName) -> None:
+    """Drop the index of a table that others read, or leave it to the next run with a warning."""
+
+    def drop(connection: Connection) -> None:
+        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(PATIENCE)))
+        drop_range_index(connection, table)
+
+    try:
+        session.transaction(drop)
+    except Transient as error:
+        log.warning("The index %s stays until the next run ends, since its table is read: %s", _name(table), error)
+
+
+def _name(table: QualifiedName) -> QualifiedName:
+    """Return its name, which no other index of the schema has."""
+    digest = hashlib.sha256(table.name.encode()).hexdigest()[:12]
+    return QualifiedName(schema=table.schema, name=f"backpressure_ranges_{digest}")

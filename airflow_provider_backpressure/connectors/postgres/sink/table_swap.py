@@ -20,7 +20,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
     same_columns,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.compatibility import View, against_replacing, views_over
-from airflow_provider_backpressure.connectors.postgres.sink.range_index import drop_range_index
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import drop_range_index
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     oid_of,

@@ -50,8 +50,11 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     raise_epoch,
     upgrade,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions, split_blocks
-from airflow_provider_backpressure.connectors.postgres.sink.range_index import try_to_drop_range_index
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import (
+    RangeConditions,
+    split_blocks,
+    try_to_drop_range_index,
+)
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
