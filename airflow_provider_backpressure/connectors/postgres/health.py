@@ -11,8 +11,8 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.replication_slots import PREFIX
+from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.connectors.relational.health import to_figure
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import (

@@ -1,9 +1,12 @@
 """What PostgreSQL and MySQL share."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.core.health_signals import Figure, Query
+from airflow_provider_backpressure.exceptions import SourceRefused, Terminal, Transient
 
 COUNTABLE_ROWS = 20_000_000
 """Up to so many rows of the whole table are counted (some seconds); beyond, the server's estimate is used."""
@@ -47,3 +50,15 @@ def refuse_clock(condition: str, table: object, what: str) -> None:
         f"The condition {condition!r} of {table} asks for {what}, which each range and each count would answer "
         "otherwise: write the value itself."
     )
+
+
+def to_figure(
+    query: Query, row: Sequence[Any] | None, *, refused: type[Terminal], unavailable: type[Transient]
+) -> Figure:
+    """Return what the query gave; anything but a number is ``refused``, no row or NULL is ``unavailable``."""
+    if row is None or row[0] is None:
+        raise unavailable(f"The query {query.name!r} gave {'no row' if row is None else 'NULL'}.")
+    try:
+        return Figure(value=float(row[0]))
+    except (TypeError, ValueError):
+        raise refused(f"The query {query.name!r} gave no number but a {type(row[0]).__name__}: {query.sql}") from None
