@@ -17,6 +17,7 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server
 from tests.support import lakes
 from tests.support.composed import Composed
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration
@@ -138,7 +139,7 @@ def test_changed_rows_are_merged(composed: Composed, runner: ConnectRunner, data
     upsert_changes(composed, runner, database, lambda: lakes.rows(composed.into))
 
 
-@pytest.mark.parametrize("composed", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("composed", mark_long(["delta", "iceberg"], quick=["delta"]), indirect=True)
 def test_increments_by_text_are_merged_where_files_order_it_as_the_source_does(
     composed: Composed, runner: ConnectRunner, database: Endpoint, tmp_path: Path
 ) -> None:

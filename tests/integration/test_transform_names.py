@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Transform
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests.integration.attempts import begin, columns_of, difference, execute
+from tests.support.marks import mark_long
 
 pytestmark = pytest.mark.integration
 
 SIGNS = ("a.b", "a", "back`tick", 'quo"te', "with space", "{brace}", "100%", "semi;--")
 CASES = ("Id", "id", "ID", "a.b")
+HOW = ("star", "names", "function", "with_column")
 
 
 def same(frame: Any) -> Any:
@@ -39,8 +42,13 @@ def by_name(names: Sequence[str]) -> str:
     return f"SELECT {', '.join('`' + name.replace('`', '``') + '`' for name in names)} FROM source"
 
 
-@pytest.mark.parametrize("names", [SIGNS, CASES], ids=["signs", "case"])
-@pytest.mark.parametrize("how", ["star", "names", "function", "with_column"])
+# Of SQL and of functions one each for case, which is a setting of the session.
+@pytest.mark.parametrize(
+    ("names", "how"),
+    mark_long(
+        product((SIGNS, CASES), HOW), quick=[*product((SIGNS,), HOW), *product((CASES,), ("names", "with_column"))]
+    ),
+)
 def test_names_go_through_a_transform(
     database: Endpoint, runner: ConnectRunner, logins: dict[str, Endpoint], names: tuple[str, ...], how: str
 ) -> None:
