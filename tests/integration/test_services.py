@@ -16,17 +16,21 @@ from pyspark.sql.connect.session import SparkSession
 from dev.downloads import REPOSITORY, Downloads
 from dev.servers.process import Process, until
 from dev.servers.records import Records
-from dev.services import ServiceError, Services
+from dev.services import Server, ServiceError, Services
 
 pytestmark = pytest.mark.integration
-EVERYTHING = ("postgres", "postgres:sink", "kafka", "mysql", "standalone", "connect")
+PLAIN = ("postgres", "postgres:sink", "kafka", "mysql")
+EVERYTHING = (*PLAIN, "standalone", "connect")
+CLUSTER = {"workers": 1, "master": "standalone"}
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """One of each, Spark as a cluster; the last test takes it down."""
+@pytest.fixture(
+    scope="module", params=[PLAIN, pytest.param(EVERYTHING, marks=pytest.mark.long)], ids=["plain", "spark"]
+)
+def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """One of each, and with Spark as a cluster; the last test takes it down."""
     services = Services(tmp_path_factory.mktemp("everything"), owner_pid=os.getpid())
-    services.up(*EVERYTHING, workers=1, master="standalone")
+    services.up(*request.param, **CLUSTER)
     yield services
     services.down(remove=True)
 
@@ -79,7 +83,7 @@ def test_mysql_answers_with_a_binary_log(everything: Services) -> None:
     assert rest == ["ON", "FULL", "+00:00"]
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("everything", [pytest.param(EVERYTHING, marks=pytest.mark.long, id="spark")], indirect=True)
 def test_connect_answers_from_the_standalone_cluster(everything: Services) -> None:
     """Python runs on the cluster's worker, and a table is read with the connector that was asked for."""
     servers = everything.status()
@@ -95,10 +99,15 @@ def test_connect_answers_from_the_standalone_cluster(everything: Services) -> No
         session.stop()
 
 
-def test_nothing_listens_beyond_loopback(everything: Services) -> None:
-    """Every socket that listens is bound to this machine alone."""
-    records = Records(home=everything.home)
-    pids = {one.pid for name in everything.status() for one in records.processes(name)}
+def test_nothing_listens_beyond_loopback(everything: Services, services: Services, connect: Server) -> None:
+    """Every socket that listens is bound to this machine alone; also those of the session's own Spark."""
+    pids = {
+        one.pid
+        for home, names in ((everything.home, [*everything.status()]), (services.home, [connect.name]))
+        for name in names
+        for one in Records(home=home).processes(name)
+    }
+    assert connect.pid in pids
     assert {address for pid in pids for address in listening(pid)} <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
@@ -119,7 +128,7 @@ def test_a_killed_server_comes_back_with_its_port_and_its_data(everything: Servi
 def test_what_runs_is_used_and_not_changed(everything: Services) -> None:
     """The same request is answered by the same servers; another one is refused by name."""
     before = everything.status()
-    again = everything.up(*EVERYTHING, workers=1, master="standalone")
+    again = everything.up(*before, **CLUSTER)
     assert {name: one.pid for name, one in again.items()} == {name: before[name].pid for name in again}
     with pytest.raises(ServiceError, match="postgres runs with another fsync: `down postgres` first"):
         everything.up("postgres", fsync=True)
