@@ -94,6 +94,32 @@ def test_a_row_that_is_wrong_in_the_target_is_found_and_its_range_named(followed
     assert bool(verify(followed).mismatches) == ("v = -1" not in falsify)
 
 
+def test_rows_that_lack_a_part_of_their_key_in_the_target_are_found(
+    hydration: Composed, runner: Runner, logins: dict[str, Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W8: by a comparison of keys such a row is neither within a bound nor behind it."""
+    monkeypatch.setattr(followed_module, "ROWS", 1000)
+    made = follow(hydration, runner, logins)
+    made.source(
+        "CREATE TABLE t (a int, b int, v int, PRIMARY KEY (a, b))",
+        "INSERT INTO t SELECT g / 4000, g % 4000, 0 FROM generate_series(0, 7999) g",
+        "ANALYZE t",
+    )
+    made.sink("CREATE SCHEMA raw", "CREATE TABLE raw.t (a int, b int, v int, UNIQUE (a, b))")
+    made.go()
+    report = verify(made)
+    assert (report.equal, report.rows) == (True, 8000)
+    # Every bound begins with one of these.
+    made.sink("INSERT INTO raw.t VALUES (1, NULL, 5)")
+    (mismatch,) = verify(made).mismatches
+    assert mismatch.sentence == "b is NULL: the target holds 1 rows, and the source 0"
+    made.sink("UPDATE raw.t SET a = NULL, b = 3 WHERE b IS NULL")
+    (mismatch,) = verify(made).mismatches
+    assert mismatch.sentence.startswith("a is NULL: ")
+    made.sink("DELETE FROM raw.t WHERE a IS NULL")
+    assert verify(made).equal
+
+
 def test_a_table_under_a_writer_is_equal_and_a_fault_in_it_is_found(followed: Followed) -> None:
     """W8: 500 changes a second; neither a lock nor a long transaction in the source."""
     writer, seen = Writer(endpoint=followed.composed.source, seed=7, keys=ROWS), Watch(followed.composed.source)

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogPosition
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
+from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 
@@ -95,5 +95,12 @@ class HasTargetMoments(Protocol):
         ``plan``: as the ledger has it; ``committed``: how many of its ranges are committed there. ``LedgerRefused``
         where windows are still to be replayed before the target is consistent, ``PlanSuperseded`` where it has another
         plan by now.
+        """
+        ...
+
+    def find_nullable(self, write: WriteSpec) -> set[str]:
+        """Return the columns of the key that may be NULL in the target, where only somebody else can write such rows.
+
+        A followed source has no such row, and its ranges need not select it.
         """
         ...

@@ -6,7 +6,7 @@ difference is never one of time. Neither side is locked, and no snapshot is kept
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -134,8 +134,9 @@ class FollowedVerifier:
         except SinkRefused as error:
             log.info("The table is compared as a whole: %s", error)
             return [(-1, None)]
+        assert isinstance(self.sink, HasTargetMoments), "checked"
         # An empty source may have rows in the target.
-        return [*ranges, *_list_keyless(ranges)] or [(-1, None)]
+        return [*ranges, *_list_keyless(ranges, self.sink.find_nullable(self.plan.write))] or [(-1, None)]
 
     def _compare_all(self, pieces: Sequence[Piece], *, of: int | None) -> Iterator[tuple[Piece, str]]:
         """Yield each range with how it differs, in words. ``of``: how many there are; ``None``: they were counted."""
@@ -233,14 +234,17 @@ def choose_turn(seconds: float) -> float:
     return max(TURN_SECONDS, min(LOG_SHARE * seconds, MOST_SECONDS))
 
 
-def _list_keyless(ranges: Sequence[Piece]) -> list[Piece]:
-    """Return a piece for the rows that no range has: those without a key, which the target may hold all the same."""
+def _list_keyless(ranges: Sequence[Piece], nullable: Collection[str]) -> list[Piece]:
+    """Return pieces for the rows that no range has: those without a value of the key, which only the target may hold.
+
+    ``nullable``: the key's columns that may be NULL there. A row that lacks a later column only may be in a range too.
+    It is a difference in both then.
+    """
     keyed = [bounds for _, bounds in ranges if isinstance(bounds, KeyBounds)]
     if not keyed or any(bounds.is_open for bounds in keyed):
         return []
-    # Of several columns the first: by that one an index finds them at once, and with it a row is in a range or is not.
-    lacking = NullBounds(column=keyed[0].columns[0])
-    return [] if any(bounds == lacking for _, bounds in ranges) else [(-1, lacking)]
+    there = {bounds.column for _, bounds in ranges if isinstance(bounds, NullBounds)}
+    return [(-1, NullBounds(column=name)) for name in keyed[0].columns if name in nullable and name not in there]
 
 
 @dataclass(frozen=True, kw_only=True)

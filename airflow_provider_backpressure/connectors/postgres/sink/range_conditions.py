@@ -57,6 +57,11 @@ class RangeConditions:
                 raise SinkRefused(f"Rows of {self._name} cannot be assigned to the files that they came from.")
         return []
 
+    def find_nullable(self, write: WriteSpec) -> set[str]:
+        """Return the columns of the key that may be NULL in the target."""
+        table = self._find(write)
+        return {column.name for column in table.columns if not column.not_null} & {*write.key} if table else set()
+
     def find_unindexed(self, write: WriteSpec, bounds: Bounds) -> Relation | None:
         """Return the table where only a look at all of its rows finds those of such bounds.
 

@@ -225,10 +225,7 @@ class PostgresTarget:
         return self._session.transaction(write)
 
     def renew(self, plan_id: str) -> int | None:
-        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended.
-
-        A target whose plan table is gone holds no plan.
-        """
+        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended. Without a plan table ``None``."""
         self._end(plan_prefix(plan_id))
         return self._session.transaction(lambda connection: raise_epoch(connection, self._plans, self._fence, plan_id))
 
@@ -292,7 +289,6 @@ class PostgresTarget:
         return describe_surplus(self._name, *self._session.transaction(count))
 
     def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
-        """See :meth:`..core.ports.Sink.read_quarantine`."""
         kept = self._quarantine
         return self._session.transaction(lambda each: find_rows(each, kept, plan.plan_id, slice_id)) if kept else ()
 
@@ -387,9 +383,11 @@ class PostgresTarget:
         return PostgresMirror(self._session, self._name, self._plans, self._commits, self._conditions, written)
 
     def open_moment(self, plan: Plan, *, committed: int) -> TargetMoment:
-        """See :meth:`..core.ports.moments.HasTargetMoments.open_moment`."""
-        tables = (self._plans, self._commits, self._frontiers)
-        return PostgresTargetMoment(self._session.endpoint, plan, committed, self._fence, tables, self._conditions)
+        at, tables = self._session.endpoint, (self._plans, self._commits, self._frontiers)
+        return PostgresTargetMoment(at, plan, committed, self._fence, tables, self._conditions)
+
+    def find_nullable(self, write: WriteSpec) -> set[str]:
+        return self._conditions.find_nullable(write)
 
     def traces(self) -> tuple[str, ...]:
         return self._session.transaction(self._left.found)

@@ -1,5 +1,6 @@
 """What a followed range is expected to hold, from the target's rows and the later changes of the log."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -53,30 +54,54 @@ def test_no_snapshot_is_kept_for_long_because_its_log_was(log: float, turn: floa
     assert choose_turn(log) == turn
 
 
+@dataclass
 class Separable:
-    """A target whose rows can be separated by any bounds."""
+    """A target whose rows can be separated by any bounds, and columns of its key that may be NULL there."""
+
+    nullable: set[str]
 
     def slice_query(self, *_: Any) -> str:
         return ""
+
+    def open_moment(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def find_nullable(self, _: Any) -> set[str]:
+        return self.nullable
 
 
 def key(start: str | None, end: str | None) -> KeyBounds:
     return KeyBounds.of_column(column="id", start=start, end=end)
 
 
+def pair(start: str | None, end: str | None) -> KeyBounds:
+    ends = [None if value is None else (value, value) for value in (start, end)]
+    return KeyBounds(columns=("id", "part"), start=ends[0], end=ends[1])
+
+
 @pytest.mark.parametrize(
-    ("ranges", "more"),
+    ("nullable", "ranges", "more"),
     [
-        ([key(None, "5"), key("5", None)], [(-1, NullBounds(column="id"))]),
+        ({"id"}, [key(None, "5"), key("5", None)], [(-1, NullBounds(column="id"))]),
+        (set(), [key(None, "5"), key("5", None)], []),
         # They have them already.
-        ([key(None, "5"), key("5", None), NullBounds(column="id")], []),
-        ([key(None, None)], []),
-        ([], [(-1, None)]),
+        ({"id"}, [key(None, "5"), key("5", None), NullBounds(column="id")], []),
+        ({"id"}, [key(None, None)], []),
+        ({"id"}, [], [(-1, None)]),
+        # (5, NULL) is neither before nor behind (5, 5).
+        ({"part"}, [pair(None, "5"), pair("5", None)], [(-1, NullBounds(column="part"))]),
+        (
+            {"id", "part"},
+            [pair(None, "5"), pair("5", None)],
+            [(-1, NullBounds(column="id")), (-1, NullBounds(column="part"))],
+        ),
     ],
 )
-def test_rows_that_the_target_has_without_a_key_are_compared_too(ranges: list[Bounds], more: list[Any]) -> None:
+def test_rows_that_the_target_has_without_a_key_are_compared_too(
+    nullable: set[str], ranges: list[Bounds], more: list[Any]
+) -> None:
     """W8: they are in no range, and the source has none."""
     made: Any = object.__new__(FollowedVerifier)
-    made.sink, made.plan = Separable(), type("Plan", (), {"write": None})
+    made.sink, made.plan = Separable(nullable), type("Plan", (), {"write": None})
     own = [*enumerate(ranges)]
     assert made._list_pieces(own) == [*own, *more]
