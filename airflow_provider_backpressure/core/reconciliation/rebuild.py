@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -78,7 +79,7 @@ class Rebuilt:
             return not list(find_missing(window, _select_kind(there, OffsetBounds)))
         replayed = ReplayWindow.from_window(self.plan.read.window)
         if replayed is not None:
-            return _find_replayed_position(there, replayed) >= replayed.end
+            return _find_replayed_position(there, replayed).has_reached(replayed.end)
         key = {column for piece in _select_kind(there, KeyBounds) for column in piece.columns}
         nulls = not key <= {column.name for column in self.plan.read.columns if not column.nullable}
         numbers, keyed = {record.seq for record in there}, _select_kind(there, KeyBounds)
@@ -99,9 +100,11 @@ class Rebuilt:
         there, window = self.list_committed(), ReplayWindow.from_window(self.plan.read.window)
         assert window is not None, "asked of a plan that replays"
         start = _find_replayed_position(there, window)
-        if start >= window.end:
+        if start.has_reached(window.end):
             return there
-        inner = [bounds for bounds in log.windows(start, bytes=WINDOW_BYTES) if bounds.end < window.end]
+        # After a fail-over the log's order may be another one: only cuts that the window's end contains are in it.
+        cuts = log.windows(start, bytes=WINDOW_BYTES)
+        inner = [*takewhile(lambda bounds: bounds.end < window.end and window.end.has_reached(bounds.end), cuts)]
         last = LogBounds(stream=log.stream, start=inner[-1].end if inner else start, end=window.end)
         first = self._first_new()
         return [*there, *(self._plan_range(seq, bounds, there) for seq, bounds in enumerate([*inner, last], first))]

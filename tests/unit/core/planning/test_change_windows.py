@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
@@ -185,6 +186,32 @@ def test_windows_that_no_marker_is_about_are_planned_again_up_to_the_end_of_thei
     assert [str(each.bounds) for each in none.windows(Log(end=900))] == ["log [0/64, 0/C8)"]
     whole = replace(found, markers={"0.0": marker(replace(first, end=at(200)))})
     assert [each.state for each in whole.windows(Log(end=900))] == [RangeState.COMMITTED]
+
+
+@pytest.mark.statement("T8")
+def test_windows_that_are_planned_again_in_another_server_s_order_stay_within_their_plan():
+    """T8: a cut with fewer transactions than the plan's end may have others, which the plan has not."""
+
+    @dataclass
+    class Binlog(Log):
+        def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+            ends = [start, gtids(7, 2), gtids(7, 4), gtids(10, 4)]
+            return [LogBounds(stream="slot", start=first, end=last) for first, last in pairwise(ends)]
+
+    window = ReplayWindow(stream="slot", start=gtids(5, 2), end=gtids(10, 2), goal=gtids(10, 2))
+    plan = replace(RANGES, read=replace(RANGES.read, window=window.window(None)), ranges=2)
+    found = Rebuilt(
+        hydration_id="h",
+        plan=plan,
+        markers={"0.0": marker(LogBounds(stream="slot", start=gtids(5, 2), end=gtids(6, 2)))},
+    )
+    assert not found.complete()
+    planned = [each.bounds for each in found.windows(Binlog(end=0))[1:]]
+    assert planned == [
+        LogBounds(stream="slot", start=gtids(6, 2), end=gtids(7, 2)),
+        LogBounds(stream="slot", start=gtids(7, 2), end=gtids(10, 2)),
+    ]
+    assert [each.end.label for each in planned] == [gtids(7, 2).label, gtids(10, 2).label]
 
 
 def test_the_log_is_released_up_to_what_markers_tell_and_no_further():
