@@ -16,6 +16,7 @@ from airflow_provider_backpressure.core.monitoring.heartbeat import beat_for
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, match_tables, placeholder, targets
 from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
     InvalidDeclaration,
     LedgerUnavailable,
     SourceRefused,
@@ -236,18 +237,29 @@ class TableSet:
         if isinstance(result, Exception):
             self.task.log.error("%s has failed: %s", pair.table, failure_of(result), exc_info=_unknown(result))
 
-    def check(self, failed: Mapping[TablePair, Exception], *, total: int, before: Mapping[str, str]) -> None:
+    def check(
+        self,
+        failed: Mapping[TablePair, Exception],
+        *,
+        total: int,
+        before: Mapping[str, str],
+        log: BackpressureError | None = None,
+    ) -> None:
         """Raise where tables have failed, here or in a task ``before`` this one; the error names each with its cause.
 
-        The task is tried again only where that may help one of its own.
+        The task is tried again only where that may help one of its own. ``log``: why the log that they share could not
+        be ended, which is named beside them.
         """
         causes = {**before, **{pair.table: failure_of(error) for pair, error in failed.items()}}
         if not causes:
+            if log is not None:
+                raise log
             return
         lines = [f"{table}: {cause}" for table, cause in sorted(causes.items())]
         more = [f"and {len(lines) - NAMED} more, which the log names"] if len(lines) > NAMED else []
-        sentence = "\n- ".join([f"{len(causes)} of {total} tables have failed:", *lines[:NAMED], *more])
-        if all(isinstance(error, Terminal) for error in failed.values()):
+        shared = [] if log is None else [f"the log that tables share: {failure_of(log)}"]
+        sentence = "\n- ".join([f"{len(causes)} of {total} tables have failed:", *lines[:NAMED], *more, *shared])
+        if all(isinstance(error, Terminal) for error in (*failed.values(), *([] if log is None else [log]))):
             raise AirflowFailException(sentence)
         raise TablesFailed(sentence)
 

@@ -151,15 +151,25 @@ class VerifyHydrationOperator(HydrationTask):
                 work=verify, most=lambda: VERIFIED_AT_ONCE, on_end=tables.report
             )
             found = pool.run(planned.ids)
-            if stream is not None and log is not None:
-                stream.finish(*log, failed=found.failed)
-            if stream is not None and lost is None and not {*stream.pairs} & found.failed.keys():
-                stream.let_go()
-            tables.check(found.failed, total=len(planned.ids) + len(planned.failed), before=planned.failed)
+            ended = self._end_log(stream, log, found.failed) if stream is not None and lost is None else None
+            tables.check(found.failed, total=len(planned.ids) + len(planned.failed), before=planned.failed, log=ended)
             facts = {pair: verified.facts for pair, verified in found.done.items()}
             for declared, extra in ((tables.declare(pair), facts[pair]) for pair in planned.ids):
                 self._tell(context, hydration_asset(declared.source, declared.sink), extra)
             return {"tables": len(facts), "rows": sum(extra["rows"] for extra in facts.values())}
+
+    def _end_log(
+        self, stream: TableStream, log: tuple[Plan, Stand] | None, failed: Collection[TablePair]
+    ) -> BackpressureError | None:
+        """End the log that tables share; return why that was not possible: the tables' own errors are named with it."""
+        try:
+            if log is not None:
+                stream.finish(*log, failed=failed)
+            if not {*stream.pairs} & {*failed}:
+                stream.let_go()
+        except BackpressureError as error:
+            return error
+        return None
 
     def _find_stand(
         self, stream: TableStream | None, planned: PlannedTables

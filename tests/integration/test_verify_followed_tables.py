@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -13,8 +14,9 @@ from airflow_provider_backpressure.core.ports.ledger import every_range
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.exceptions import LedgerRefused, SinkUnavailable, TablesFailed
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
+from airflow_provider_backpressure.operators.table_stream import TableStream
 from tests.support.operator_flow import OperatorFlow, writing
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("W8")]
@@ -104,3 +106,32 @@ def test_the_run_fails_and_names_the_range(flow: OperatorFlow) -> None:
     second.hydrate(tables)
     with pytest.raises(AirflowFailException, match=r"public\.c: 1 of \d+ ranges differ: 0"):
         second.verify(tables, verify="full")
+
+
+def test_a_log_that_cannot_be_ended_hides_no_table_that_differs(
+    flow: OperatorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W8: the task names both."""
+    flow.do("UPDATE raw.c SET v = -1 WHERE id = 7")
+    second = flow.with_run("run 2")
+    flow.do("UPDATE a SET v = 4")
+    tables = second.plan()
+    second.hydrate(tables)
+
+    def finish(*_: Any, **__: Any) -> None:
+        raise SinkUnavailable("The sink does not answer.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(TableStream, "finish", finish)
+        with pytest.raises(TablesFailed) as caught:
+            second.verify(tables, verify="full")
+    first, *others = str(caught.value).split("\n- ")
+    assert first == "1 of 3 tables have failed:"
+    assert "public.c: 1 of" in others[0]
+    assert others[1] == "the log that tables share: The sink does not answer."
+    flow.do("UPDATE raw.c SET v = 0 WHERE id = 7")
+    second.verify(tables, verify="full")
+    with monkeypatch.context() as broken:
+        broken.setattr(TableStream, "finish", finish)
+        with pytest.raises(SinkUnavailable, match="does not answer"):
+            second.verify(tables)
