@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from tests.chaos import oracle
 from tests.chaos.lives import living
-from tests.chaos.matrix import Case, Victim
+from tests.chaos.matrix import CELLS, Case, Victim
 from tests.chaos.stage import Stage
 from tests.chaos.test_kills import strike
 from tests.support.marks import mark_long
@@ -16,16 +16,22 @@ from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-CASES = (
-    Case(victim=Victim.LANE, step=Step.BEFORE_SINK_COMMIT, seed=0),
-    Case(victim=Victim.WORKER, step=Step.AFTER_SINK_COMMIT, seed=0),
-    Case(victim=Victim.SINK, step=Step.IN_COPY, seed=0),
-)
+QUICK = Case(victim=Victim.LANE, step=Step.BEFORE_SINK_COMMIT, seed=0)
+CASES = [
+    QUICK,
+    *(
+        case
+        for victim in (Victim.LANE, Victim.WORKER, Victim.SINK)
+        for step in CELLS[victim]
+        if (case := Case(victim=victim, step=step, seed=0)) != QUICK
+    ),
+]
 
 
-@pytest.mark.parametrize("case", mark_long(CASES, quick=CASES[:1]), ids=str)
+@pytest.mark.statement("L2")
+@pytest.mark.parametrize("case", mark_long(CASES, quick=[QUICK]), ids=str)
 def test_a_mirror_that_is_killed_ends_equal(stage: Stage, case: Case, folder: Path) -> None:
-    """Before, the target holds changed, surplus and missing rows; afterwards it is the source, each range once."""
+    """L2: before, the target holds changed, surplus and missing rows; afterwards it is the source, each range once."""
     composed = replace(stage.hydration(case.draw), mode="mirror")
     rows = case.draw.rows
     run(

@@ -77,9 +77,10 @@ def written(database: Endpoint) -> tuple[int, ...]:
     return tuple(found)
 
 
+@pytest.mark.statement("L2")
 @pytest.mark.parametrize("consistency", mark_long(["static", "snapshot"], quick=["snapshot"]))
 def test_each_run_writes_only_the_ranges_that_differ(consistency: str, database: Endpoint, composed: Composed) -> None:
-    """The second of three ranges never has a marker again, and the target's own counters do not move for it."""
+    """L2: the second of three ranges never has a marker again, and the target's own counters do not move for it."""
     composed = replace(composed, consistency=consistency)
     first = mirror(composed, "first")
     assert len(first.markers) == len(first.records) == 3
@@ -100,8 +101,9 @@ def test_each_run_writes_only_the_ranges_that_differ(consistency: str, database:
     assert dict(confirmed)[second.planned.plan.plan_id] == ROWS
 
 
+@pytest.mark.statement("L2")
 def test_a_range_that_did_not_change_does_not_connect_to_the_target(database: Endpoint, composed: Composed) -> None:
-    """Its task returns where the target's server cannot be reached; that of a range which differs does not."""
+    """L2: its task returns where the target's server cannot be reached; that of a range which differs does not."""
     mirror(composed, "first")
     nowhere = replace(database, port=1)
     with composed.open() as ports:
@@ -114,6 +116,38 @@ def test_a_range_that_did_not_change_does_not_connect_to_the_target(database: En
     assert [copy_slice(spec, spec.slices[0], database, nowhere).unchanged for spec in same] == [True, True]
     with pytest.raises(SinkUnavailable):
         copy_slice(changed, changed.slices[0], database, nowhere)
+
+
+def count_wal(database: Endpoint, since: str) -> int:
+    """Return how many blocks of the target, its index and its long values are in the server's log since a position."""
+    ((found,),) = run(
+        database,
+        f"""
+        SELECT count(*)::int FROM pg_get_wal_block_info('{since}', pg_current_wal_flush_lsn()) w
+        JOIN pg_class c ON pg_relation_filenode(c.oid) = w.relfilenode
+        WHERE w.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND c.oid IN (
+            SELECT unnest(ARRAY[t.oid, t.reltoastrelid, i.indexrelid])
+            FROM pg_class t JOIN pg_index i ON i.indrelid = t.oid WHERE t.oid = 'raw.t'::regclass
+        )
+        """,
+    )
+    return int(found)
+
+
+@pytest.mark.statement("L2")
+def test_ranges_that_did_not_change_are_not_in_the_servers_log(database: Endpoint, composed: Composed) -> None:
+    """L2: no block of the target's relations, and blocks of a range that did are."""
+    run(database, "CREATE EXTENSION pg_walinspect")
+    mirror(composed, "first")
+    # Who reads a row for the first time notes in its block that it is committed, and the log has that block.
+    run(database, "VACUUM raw.t", "CHECKPOINT")
+    ((start,),) = run(database, "SELECT pg_current_wal_insert_lsn()::text")
+    assert mirror(composed, "second").markers == {}
+    assert count_wal(database, start) == 0
+    run(database, "UPDATE t SET code = 'changed' WHERE id = 1")
+    mirror(composed, "third")
+    assert count_wal(database, start) > 0
 
 
 def test_a_value_that_is_equal_but_stored_otherwise_is_written(database: Endpoint, composed: Composed) -> None:
@@ -219,6 +253,7 @@ KEYS: dict[str, Callable[[int], str]] = {
 }
 
 
+@pytest.mark.statement("L2")
 @pytest.mark.parametrize("type_", mark_long(KEYS, quick=["char(6)"]))
 def test_random_changes_arrive_whatever_the_key(type_: str, database: Endpoint, composed: Composed) -> None:
     value, chance = KEYS[type_], random.Random(type_)
@@ -243,6 +278,7 @@ PARTITIONED = (
 )
 
 
+@pytest.mark.statement("L2")
 @pytest.mark.parametrize(
     ("statements", "error", "words"),
     [

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.target import Postgr
 from airflow_provider_backpressure.connectors.postgres.tasks import copy, slice_commit
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.failpoints import Step
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Action, Point, Step
 from airflow_provider_backpressure.core.planning.repair import repair
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
@@ -127,12 +127,13 @@ def churning(endpoint: Endpoint) -> Iterator[None]:
         yield
 
 
+@pytest.mark.statement("L8")
 @pytest.mark.parametrize("after", [pytest.param(3, marks=LONG), 15, pytest.param(29, marks=LONG)])
 @pytest.mark.parametrize("mode", mark_long(MODES, quick=["append", "mirror"]))
 def test_a_lost_snapshot_is_continued_by_another_one(
     composed: Composed, mode: str, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 10, 50 and 97 %: rows are changed, moved, added and removed all the while."""
+    """L8, at 10, 50 and 97 %: rows are changed, moved, added and removed all the while."""
     composed = replace(composed, mode=mode)
     with churning(composed.source), opened(composed, monkeypatch) as ports:
         planned = ports.planner().plan()
@@ -181,6 +182,7 @@ def test_a_target_that_the_product_creates_has_an_index_as_long_as_it_is_correct
     assert compare_with_snapshot(composed) == (0, 0)
 
 
+@pytest.mark.statement("L8")
 def test_a_snapshot_that_is_too_old_is_given_up_while_the_gate_is_closed(
     composed: Composed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,30 +244,37 @@ def drain(config: Path) -> None:
 
 
 @pytest.mark.fault(3)
+@pytest.mark.statement("L8")
+@pytest.mark.parametrize("after", [pytest.param(3, marks=LONG), 15, pytest.param(29, marks=LONG)])
 @pytest.mark.parametrize(
     "mode", ["append", *(pytest.param(mode, marks=LONG) for mode in ("replace", "upsert", "mirror"))]
 )
 def test_a_lane_that_is_killed_is_continued_by_another_one(
-    composed: Composed, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    composed: Composed, mode: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By kill -9, in the middle of a table that changes."""
-    composed = replace(composed, mode=mode)
-    process = multiprocessing.get_context("spawn").Process(target=drain, args=(composed.write(tmp_path),))
-    process.start()
-    there = "SELECT to_regclass('raw.backpressure_commit') IS NOT NULL"
-    until(lambda: run(composed.sink, there) == [(True,)], 120)
-    until(lambda: run(composed.sink, "SELECT count(*) >= 15 FROM raw.backpressure_commit") == [(True,)], 60)
-    process.kill()
-    process.join()
-    with opened(composed, monkeypatch) as ports:
-        killed = ports.plan
-        assert 0 < ports.ledger.counts(killed.plan_id).committed < RANGES
-        run(composed.source, "UPDATE t SET v = 8 WHERE id < 700", "UPDATE t SET id = id + 9000 WHERE id > 2000")
-        ports.hydrator().run()
-        assert ports.plan.plan_id == killed.plan_id
-        finish(ports)
+    """L8: by kill -9 at 10, 50 and 97 %, with a range in the target's open transaction, while a writer works."""
+    composed = replace(composed, mode=mode, budget=replace(composed.budget, credits=1))
+    folder = tmp_path / "failpoints"
+    folder.mkdir()
+    point = Point(step=Step.BEFORE_SINK_COMMIT, action=Action.WAIT, number=after + 1)
+    (folder / "points").write_text(str(point))
+    with churning(composed.source):
+        with monkeypatch.context() as environment:
+            environment.setenv(VARIABLE, str(folder))
+            process = multiprocessing.get_context("spawn").Process(target=drain, args=(composed.write(tmp_path),))
+            process.start()
+        journal = folder / "journal"
+        until(lambda: journal.exists() and journal.read_text().count(f"{point.step} ") > after, 120)
+        process.kill()
+        process.join()
+        with opened(composed, monkeypatch) as ports:
+            killed = ports.plan
+            assert ports.ledger.counts(killed.plan_id).committed == len(ports.sink.markers(killed.plan_id)) == after
+            ports.hydrator().run()
+            assert ports.plan.plan_id == killed.plan_id
+            finish(ports)
     assert compare_with_snapshot(composed) == (0, 0)
-    assert difference(composed.source, "public.t", composed.sink, "raw.t") == (0, 0)
+    assert difference(composed.source, "public.t", composed.sink, "raw.t") != (0, 0), "it did change meanwhile"
 
 
 def count_writes(composed: Composed, table: str) -> tuple[int, ...]:
@@ -277,13 +286,14 @@ def count_writes(composed: Composed, table: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+@pytest.mark.statement("L8")
 @pytest.mark.parametrize(
     "mode", ["append", *(pytest.param(mode, marks=LONG) for mode in ("replace", "upsert", "mirror"))]
 )
 def test_committed_ranges_that_did_not_change_write_nothing(
     composed: Composed, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One range of 15 is corrected, by the rows that differ; the others keep their markers, and a row confirms them."""
+    """L8: one range of 15 is corrected, by the rows that differ. The others keep their markers; a row confirms them."""
     composed = replace(composed, mode=mode)
     with opened(composed, monkeypatch) as ports:
         table = ports.planner().plan().plan.write.target
@@ -310,11 +320,12 @@ def test_committed_ranges_that_did_not_change_write_nothing(
 
 
 @pytest.mark.fault(7)
+@pytest.mark.statement("L8")
 @pytest.mark.long
 def test_a_frozen_attempt_of_the_first_snapshot_is_refused_when_it_is_thawed(
     composed: Composed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is frozen with all its rows in its transaction, and nobody can end its connection."""
+    """L8: it is frozen with all its rows in its transaction, and nobody can end its connection."""
     composed = replace(composed, mode="upsert")
     frozen, thawed, held = threading.Event(), threading.Event(), []
     reach = copy.reach
