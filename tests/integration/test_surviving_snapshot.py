@@ -264,9 +264,11 @@ def test_a_lane_that_is_killed_is_continued_by_another_one(
             process = multiprocessing.get_context("spawn").Process(target=drain, args=(composed.write(tmp_path),))
             process.start()
         journal = folder / "journal"
-        until(lambda: journal.exists() and journal.read_text().count(f"{point.step} ") > after, 120)
-        process.kill()
-        process.join()
+        try:
+            until(lambda: journal.exists() and journal.read_text().count(f"{point.step} ") > after, 240)
+        finally:
+            process.kill()
+            process.join()
         with opened(composed, monkeypatch) as ports:
             killed = ports.plan
             assert ports.ledger.counts(killed.plan_id).committed == len(ports.sink.markers(killed.plan_id)) == after
