@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,16 @@ import pytest
 from airflow_provider_backpressure.connectors.lake.spark.notes import Kind
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
+from airflow_provider_backpressure.connectors.lake.tasks import spark_changes
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
+from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Verdict
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from tests.support.catching_up import FILL, TABLE
+from tests.integration.test_catch_up import killed_at
+from tests.integration.test_lakes import SALES, source_rows
+from tests.support.catching_up import FILL, TABLE, Writer
 from tests.support.composed import IN_PROCESS, Composed
 from tests.support.lakes import Cluster
 from tests.support.lakes_catching_up import FollowedTable, follow
@@ -81,3 +86,202 @@ def test_a_table_that_changes_while_it_is_read_has_caught_up_in_the_end(followed
     assert followed.go().verdict is Verdict.PLANNED
     assert followed.differs() == (0, 0)
     check_commits(followed)
+
+
+LONG = ("ALTER TABLE t ALTER doc SET STORAGE EXTERNAL", "UPDATE t SET doc = repeat(md5(id::text), 90)")
+
+
+@pytest.mark.statement("K2", "T8")
+def test_values_that_the_log_leaves_out_are_kept(followed: FollowedTable) -> None:
+    """K2, T8: long values that did not change: of a row, and of one whose key changed, once and twice."""
+    followed.source(TABLE, FILL.format(200), *LONG, "ANALYZE t")
+    followed.plan()
+    followed.source("UPDATE t SET v = 1 WHERE id <= 20", "UPDATE t SET id = id + 1000 WHERE id BETWEEN 11 AND 30")
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+    followed.source(
+        "UPDATE t SET v = v + 1",
+        "UPDATE t SET doc = repeat('x', 3000) WHERE id BETWEEN 40 AND 50",
+        "UPDATE t SET v = v + 1 WHERE id BETWEEN 45 AND 60",
+        "UPDATE t SET id = id + 2000 WHERE id BETWEEN 48 AND 70",
+        "UPDATE t SET id = id + 3000, v = -1 WHERE id BETWEEN 2050 AND 2060",
+        "DELETE FROM t WHERE id BETWEEN 80 AND 90",
+        "INSERT INTO t VALUES (85, 5, repeat('y', 4000), NULL), (86, 6, NULL, 'n')",
+        "UPDATE t SET v = 50 WHERE id = 85",
+        "UPDATE t SET doc = NULL WHERE id = 91",
+    )
+    assert followed.go().verdict is Verdict.PLANNED
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("K2", "T8", "X2")
+@pytest.mark.fault(3)
+def test_a_table_that_is_truncated_is_emptied_also_without_the_ledger(followed: FollowedTable, tmp_path: Path) -> None:
+    """K2, T8, X2: with rows before and behind it in one window, with none, and a window that changes nothing."""
+    followed.source(TABLE, FILL.format(50), *LONG, "ANALYZE t")
+    followed.go()
+    followed.source("UPDATE t SET v = 3 WHERE id = 1", "TRUNCATE t", f"INSERT INTO t VALUES (1, 1, {BIG}, 'a')")
+    followed.source("INSERT INTO t VALUES (2, 1, 'b', 'b')", "UPDATE t SET v = 2", "DELETE FROM t WHERE id = 2")
+    followed = followed.without_ledger(tmp_path)
+    followed.go()
+    followed.go()
+    assert followed.differs() == (0, 0)
+    assert [row[:2] for row in followed.rows()] == [(1, 2)]
+
+    followed.source("INSERT INTO t VALUES (7, 1, NULL, NULL)", "DELETE FROM t WHERE id = 7", "TRUNCATE t")
+    followed.go()
+    assert followed.rows() == []
+    followed.source("INSERT INTO t VALUES (8, 1, NULL, NULL)", "DELETE FROM t WHERE id = 8")
+    assert followed.go().verdict is Verdict.PLANNED
+    assert followed.rows() == []
+
+
+BIG = "repeat('z', 5000)"
+
+
+@pytest.mark.statement("K2", "X3")
+def test_a_table_that_was_set_back_between_two_runs_is_refused_until_a_restart(followed: FollowedTable) -> None:
+    """K2, X3: to before the last window, so that its changes would be lost in silence."""
+    followed.source(TABLE, FILL.format(50), "ANALYZE t")
+    followed.go()
+    ended = find_version(followed)
+    followed.source("UPDATE t SET v = 1 WHERE id <= 10", "DELETE FROM t WHERE id = 20")
+    planned = followed.plan()
+    begun = find_version(followed)
+    followed.drain()
+    followed.finish()
+    assert planned.verdict is Verdict.PLANNED
+    assert followed.differs() == (0, 0)
+    followed.source("UPDATE t SET v = v + 2 WHERE id > 40")
+    for version in (begun, ended):
+        set_back(followed, version)
+        with pytest.raises((SinkRefused, LedgerRefused), match=r"no longer has the commit|from an older backup"):
+            followed.plan()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
+def find_version(followed: FollowedTable) -> Any:
+    """Return the present version of the table: a number, or the id of a snapshot."""
+    place = followed.composed.into
+    with closing(SqlSession(replace(NOWHERE, password=followed.cluster.url))) as session:
+        if place["format"] == "delta":
+            return session.get().sql(f"DESCRIBE HISTORY {place['table']} LIMIT 1").collect()[0]["version"]
+        refs = f"SELECT snapshot_id FROM {place['table']}.refs WHERE name = 'main'"
+        return session.get().sql(refs).collect()[0][0]
+
+
+def set_back(followed: FollowedTable, version: Any) -> None:
+    """Make an older version the present one."""
+    name = followed.composed.into["table"]
+    with closing(SqlSession(replace(NOWHERE, password=followed.cluster.url))) as session:
+        if followed.composed.into["format"] == "delta":
+            session.get().sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}").collect()
+        else:
+            system = f"{name.partition('.')[0]}.system"
+            session.get().sql(f"CALL {system}.rollback_to_snapshot('{name}', {version})").collect()
+
+
+@pytest.mark.statement("K2", "X1", "X2")
+@pytest.mark.fault(3)
+def test_a_lane_that_is_killed_around_its_commit_brings_each_window_once(
+    followed: FollowedTable, tmp_path: Path
+) -> None:
+    """K2, X1, X2: before the commit of the window, and behind it; then without the ledger."""
+    followed.source(TABLE, FILL.format(200), "ANALYZE t")
+    followed.go()
+    for number, step in enumerate((Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT), 1):
+        followed.source(f"UPDATE t SET v = {number}", f"DELETE FROM t WHERE id = {number}")
+        followed.source(f"UPDATE t SET id = id + 1000 WHERE id = {number + 50}")
+        followed.plan()
+        before = followed.rows()
+        killed_at(followed, tmp_path, step)
+        assert (followed.rows() == before) is (step is Step.BEFORE_SINK_COMMIT)
+        again = followed.without_ledger(tmp_path) if step is Step.AFTER_SINK_COMMIT else followed
+        assert again.plan().verdict is Verdict.RESUMED
+        again.drain()
+        again.finish()
+        assert again.differs() == (0, 0)
+    check_commits(followed)
+
+
+@pytest.mark.statement("K2", "X1")
+@pytest.mark.fault(13)
+def test_a_late_window_is_refused(followed: FollowedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K2, X1: a lane wakes up before its commit when its window is in, and another when its plan has a newer epoch."""
+    followed.source(TABLE, FILL.format(100), "ANALYZE t")
+    followed.go()
+    publish = spark_changes._publish
+    held: list[Any] = []
+
+    def hold(*arguments: Any) -> None:
+        held.append(arguments)
+        publish(*arguments)
+
+    monkeypatch.setattr(spark_changes, "_publish", hold)
+    followed.source("UPDATE t SET v = 1", "DELETE FROM t WHERE id = 1")
+    followed.go()
+    followed.source("UPDATE t SET v = 2", "INSERT INTO t VALUES (1, 2, NULL, 'back')")
+    followed.go()
+    for late in held:
+        publish(*late)
+    assert followed.differs() == (0, 0)
+    check_commits(followed)
+
+    def overtake(*arguments: Any) -> None:
+        with followed.ports() as ports:
+            ports.sink.renew(ports.plan.plan_id)
+        publish(*arguments)
+
+    monkeypatch.setattr(spark_changes, "_publish", overtake)
+    followed.source("UPDATE t SET v = 3")
+    before = followed.rows()
+    followed.plan()
+    with pytest.raises(PlanSuperseded):
+        followed.drain()
+    assert followed.rows() == before
+    monkeypatch.undo()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("K2", "X2")
+@pytest.mark.parametrize("followed", ["iceberg"], indirect=True)
+def test_a_writer_at_random_and_the_target_is_the_source_when_it_pauses(followed: FollowedTable) -> None:
+    """K2, X2: inserts, updates, deletes, keys that change, long values, long transactions and rollbacks."""
+    followed.source(TABLE, FILL.format(1_000), "ANALYZE t")
+    with Writer(followed.composed.source, seed=7, keys=1_000, every=0.01).writing() as writer:
+        followed.plan()
+        with followed.ports() as ports:
+            ports.hydrator().run()
+            assert ports.planner().follow()
+            ports.hydrator().run()
+    followed.drain()
+    followed.finish()
+    assert writer.changes > 50
+    assert followed.differs() == (0, 0)
+    with Writer(followed.composed.source, seed=8, keys=1_000, every=0.01).writing():
+        followed.plan()
+        followed.drain()
+    followed.go()
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("K2", "X4")
+@pytest.mark.parametrize("followed", ["delta"], indirect=True)
+def test_every_type_is_replayed_as_it_is_read(followed: FollowedTable) -> None:
+    """K2, X4: the same rows by ranges and by the log, each value the one written down."""
+    database = followed.composed.source
+    followed = replace(followed, composed=replace(followed.composed, table="public.sales"))
+    followed.source(*SALES.split(";"))
+    followed.go()
+    assert followed.rows() == source_rows(database)
+    followed.source("UPDATE sales SET id = -id", "UPDATE sales SET shop = 7 WHERE id > -100")
+    followed.go()
+    assert followed.rows() == source_rows(database)

@@ -217,10 +217,14 @@ class SparkTableTarget(FilesTarget):
             return sum(len(state.marks_of(name.removeprefix(MARKS))) for name in names)
 
     def complete(self, plan: Plan) -> None:
-        """See :meth:`..core.ports.Sink.complete`. The marks outlive the log's retention from then on."""
+        """See :meth:`..core.ports.Sink.complete`. The marks outlive the log's retention from then on.
+
+        A later plan finds out by the table's version whether it was rolled back in between.
+        """
         with self._errors():
             state, _ = self._find_held(plan)
-            wanted, kept = pack_state(state, plan.plan_id), self._table.properties()
+            wanted = {**pack_state(state, plan.plan_id), **self._table.describe_head()}
+            kept = self._table.properties()
             if any(kept.get(name) != value for name, value in wanted.items()):
                 self._table.keep(wanted)
             self._table.tidy()

@@ -9,13 +9,14 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType
 
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
-from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.notes import HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 WAP, PUBLISHED, SOURCE = "wap.id", "published-wap-id", "source-snapshot-id"
 _PROPERTY = "spark.sql.iceberg.snapshot-property"
 """Beginning of the settings of a session that become properties of the snapshots it makes."""
-HEAD = "current-snapshot-id"
+CURRENT = "current-snapshot-id"
 """Property in which the connector shows the snapshot that readers see."""
 _BRANCH = re.compile(f"{KEY}_[0-9a-f]{{13}}")
 """Name of a branch that an execution writes to."""
@@ -48,6 +49,7 @@ class IcebergTable(SparkTable):
         super().__init__(session, name)
         self._seen, self._notes = "", list[Note]()
         self._present, self._lost = set[str](), set[str]()
+        self._line = Line()
 
     creation: ClassVar[Mapping[str, str]] = {"commit.retry.num-retries": "20"}
     creation_to_follow: ClassVar[Mapping[str, str]] = {
@@ -75,19 +77,29 @@ class IcebergTable(SparkTable):
         return there == arriving or is_widened(there, arriving)
 
     def read_state(self) -> LogState:
-        """See :meth:`SparkTable.read_state`. A snapshot that was published on top of another one names its origin."""
+        """See :meth:`SparkTable.read_state`. A snapshot that was published on top of another one names its origin.
+
+        A rollback keeps the properties, so that one of them names the snapshot that the present one has to come from.
+        """
         self.refresh()
         properties = self.all_properties()
-        head = properties.get(HEAD, "none")
+        head = properties.get(CURRENT, "none")
         if head != self._seen:
             snapshots = self._list_snapshots()
+            self._line = Line.read(head, snapshots)
             summaries = [summary for summary in _list_ancestors(head, snapshots) if _is_ours(summary)]
             found = [(_find_token(summary), _find_note(summary, snapshots)) for summary in summaries]
             self._present = {token for token, _ in found}
             self._lost = {token for token, note in found if note is None}
             self._notes = [note for _, note in found if note is not None]
             self._seen = head
-        return LogState.read(self._notes, properties, present=self._present, lost=self._lost)
+        left = properties.get(HEAD, "")
+        cut_off = left.partition("@")[0] if left and not self._line.comes_from(left) else ""
+        return LogState.read(self._notes, properties, present=self._present, lost=self._lost, cut_off=cut_off)
+
+    def describe_head(self) -> dict[str, str]:
+        """See :meth:`SparkTable.describe_head`."""
+        return {HEAD: self._line.head} if self._line.head else {}
 
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """See :meth:`SparkTable.publish`."""
@@ -161,7 +173,8 @@ class IcebergTable(SparkTable):
         return str(found[0]["snapshot_id"])
 
     def _list_snapshots(self) -> dict[str, Any]:
-        ours = f"SELECT snapshot_id, parent_id, summary FROM {self.quoted}.snapshots"  # noqa: S608
+        columns = "snapshot_id, parent_id, summary, unix_millis(committed_at) AS at"
+        ours = f"SELECT {columns} FROM {self.quoted}.snapshots"  # noqa: S608
         return {str(row["snapshot_id"]): row for row in self.sql(ours)}
 
     def _quote_branch(self, branch: str) -> str:
@@ -201,6 +214,46 @@ class IcebergTable(SparkTable):
                 time.sleep(pause)
             else:
                 return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """The snapshots that the present one comes from, as far back as they are not expired."""
+
+    head: str = ""
+    """The present snapshot and its time, as ``id@milliseconds``; empty where there is none."""
+    ids: frozenset[str] = frozenset()
+    """The present one, those before it, and the first before them that is expired."""
+    others: frozenset[str] = frozenset()
+    """Snapshots that are there and that the present one does not come from."""
+    oldest: int = 0
+    """When the oldest one that is there was committed, in milliseconds; 0 where nothing before it was expired."""
+
+    @classmethod
+    def read(cls, head: str, snapshots: Mapping[str, Any]) -> "Line":
+        """Follow a snapshot back. ``snapshots``: rows of the metadata table by their id."""
+        if head not in snapshots:
+            return cls()
+        ids, each = [head], snapshots[head]
+        while each["parent_id"] is not None:
+            ids.append(str(each["parent_id"]))
+            if ids[-1] not in snapshots:
+                break
+            each = snapshots[ids[-1]]
+        return cls(
+            head=f"{head}@{snapshots[head]['at']}",
+            ids=frozenset(ids),
+            others=frozenset(snapshots) - frozenset(ids),
+            oldest=0 if each["parent_id"] is None else int(each["at"]),
+        )
+
+    def comes_from(self, left: str) -> bool:
+        """Whether the present snapshot comes from another one, given as :attr:`head`.
+
+        Where that one is expired, by the time: what was rolled back to is older than what it was rolled back from.
+        """
+        snapshot_id, _, at = left.partition("@")
+        return snapshot_id in self.ids or (snapshot_id not in self.others and self.oldest > int(at))
 
 
 def make_branch(nonce: int) -> str:

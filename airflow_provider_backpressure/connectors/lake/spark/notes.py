@@ -15,6 +15,8 @@ KEY = "backpressure"
 """Name of a note in the commit that carries it, and beginning of our table properties."""
 PLAN, MARKS = f"{KEY}.plan", f"{KEY}.marks."
 """Properties with what outlives the log's own retention: the plan that holds the table, and the marks by plan."""
+HEAD = f"{KEY}.head"
+"""Property with the version at which the last plan that ended has left the table, where a rollback keeps properties."""
 
 
 class Kind(StrEnum):
@@ -123,6 +125,8 @@ class LogState:
     """Tokens of the commits that the table's present rows come from, as far back as the log goes."""
     lost: Collection[str] = ()
     """Those of them of which the log has no note any more."""
+    cut_off: str = ""
+    """The version at which the last plan that ended has left the table, where the present rows do not come from it."""
 
     @classmethod
     def read(
@@ -132,10 +136,12 @@ class LogState:
         *,
         present: Collection[str] | None = None,
         lost: Collection[str] = (),
+        cut_off: str = "",
     ) -> "LogState":
         """Put notes, in the log's order, and properties together. ``present``: ``None`` for the tokens of the notes."""
         notes = list(notes)
-        state = cls(present={note.token for note in notes} if present is None else present, lost=lost)
+        tokens = {note.token for note in notes} if present is None else present
+        state = cls(present=tokens, lost=lost, cut_off=cut_off)
         if PLAN in properties:
             state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
         for name, text in properties.items():
@@ -180,15 +186,18 @@ class LogState:
         return {each["slice_id"]: each for each in abouts if each["plan_id"] == plan_id and each["bounds"] is not None}
 
     def find_loss(self) -> str:
-        """Return the token of a commit that the plan that holds the table needs and the log has lost, empty for none.
+        """Return a commit that the plan that holds the table needs and the log has lost, by its token; empty for none.
 
-        Nothing is needed once the plan's marks are kept in a property, and nothing of other plans. Until then the log
-        has to go back to where the plan took the table, and to where it cleared it, among the commits that the present
-        rows come from: what is restored to a moment before that, or cut off behind it, may have any rows.
+        Once the plan's marks are kept in a property the present rows have to come from the version that it left, which
+        is named then. Nothing is needed of other plans. Until then the log has to go back to where the plan took the
+        table, and to where it cleared it, among the commits that the present rows come from: what is restored to a
+        moment before that, or cut off behind it, may have any rows.
         """
         holder = self.holder
-        if holder is None or not holder.plan_id or holder.plan_id in self.kept:
+        if holder is None or not holder.plan_id:
             return ""
+        if holder.plan_id in self.kept:
+            return self.cut_off
         clearing = note_of_clearing(holder.plan_id).token
         needed = [_token_of_plan(self.began), *([clearing] if clearing in self.fences else [])]
         gone = [token for token in needed if token not in self.present]

@@ -197,6 +197,10 @@ class SparkTable(ABC):
         """Return what notes and properties say: the notes of commits that the table's present rows come from."""
         ...
 
+    def describe_head(self) -> dict[str, str]:
+        """Return the property that names the version that :meth:`state` saw last; none where properties go back too."""
+        return {}
+
     @abstractmethod
     def tidy(self) -> None:
         """Remove what attempts that died have left behind and the table's own maintenance would keep."""

@@ -128,6 +128,16 @@ def test_a_log_that_does_not_go_back_to_where_its_plan_began_is_a_loss() -> None
     assert LogState.read([untold], {}).find_loss() == "", "a note of before does not say where its plan began"
 
 
+@pytest.mark.statement("X3")
+def test_a_table_that_was_rolled_back_is_a_loss_until_the_next_plan_takes_it() -> None:
+    """X3: the marks of a plan that has ended are kept in properties, which a rollback leaves as they are."""
+    ended = LogState.read([note_of_plan(holder("p1", 1), settled=True), note_of_mark(mark())], {})
+    kept = pack_state(ended, "p1")
+    assert LogState.read([], kept).find_loss() == ""
+    assert LogState.read([], kept, cut_off="17").find_loss() == "17"
+    assert LogState.read([note_of_plan(holder("p2", 2), settled=True)], kept, cut_off="17").find_loss() == ""
+
+
 def test_without_a_ledger_every_slice_of_a_plan_may_have_been_submitted() -> None:
     """Where nobody says what was submitted, as many slices are fenced as the plan has."""
     assert list_slices(holder("p1", 1), ["3.0"]) == ["3.0"]
