@@ -1,8 +1,10 @@
 """Topics whose schemas are in a real registry into every table of files, read by each format's own library."""
 
+import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import product
@@ -50,6 +52,17 @@ def read(run: Run) -> list[dict[str, Any]]:
     """Return the rows in the order of their offsets."""
     rows = lakes.table(**run.composed.into).drop_columns(list(LEFT)).to_pylist()
     return sorted(rows, key=lambda row: row["offset"])
+
+
+def put_aside(run: Run, kind: str, folder: Path) -> tuple[Run, dict[str, str]]:
+    """Read the same topic into another table with a quarantine; return why records are there, by their offset."""
+    (folder / "kept").mkdir()
+    into = lakes.place(kind, folder / "kept")
+    kept = replace(run, composed=replace(run.composed, into={**into, "quarantine": 9}))
+    kept.go()
+    name = "table" if kind == "iceberg" else "path"
+    rows = lakes.table(**{**into, name: f"{into[name]}_quarantine"}).to_pylist()
+    return kept, {str(json.loads(row["key"])["offset"]): row["reason"] for row in rows}
 
 
 def is_same(found: Any, expected: Any) -> bool:
