@@ -2,9 +2,10 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from airflow_provider_backpressure.cli.command import FAILED, command, print_rows
 from airflow_provider_backpressure.core.config import Consistency
@@ -23,11 +24,34 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, BackpressureHook, url
 from airflow_provider_backpressure.hooks.endpoints import connection, endpoint
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 from airflow_provider_backpressure.hooks.spark import open_runner
 from airflow_provider_backpressure.ledger.migration import find_missing_rights
 
+if TYPE_CHECKING:
+    from airflow_provider_backpressure.connectors.kafka.source.formats import Format
+
 Look = Callable[[Endpoint], Iterator[str]]
 """Yields what it found well; raises at the first problem."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    what: str
+    ok: bool
+    finding: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Where a registry keeps the schemas of a topic's keys or values."""
+
+    name: str
+    part: str
+    """``key`` or ``value``."""
+    format: "Format"
 
 
 def postgres(place: Endpoint) -> Iterator[str]:
@@ -102,7 +126,40 @@ def mysql(place: Endpoint) -> Iterator[str]:
     yield f"The connection is encrypted ({row[1]})." if row and row[1] else "The connection is not encrypted."
 
 
-CHECKS: Mapping[str, Look] = {"kafka": kafka, "mysql": mysql, "postgres": postgres}
+def registry(place: Endpoint) -> Iterator[str]:
+    """A schema registry that lets us in."""
+    from airflow_provider_backpressure.connectors.kafka.source.registry import Registry
+
+    types = ", ".join(Registry(endpoint=place).types())
+    yield f"The schema registry answers {_login(place)} at {place.host}: it holds schemas of the types {types}."
+
+
+def check_subjects(conn_id: str, subjects: Iterable[Subject]) -> Iterator[Check]:
+    """Check the subjects that topics are read by, each as a run that plans does: its versions, and their columns."""
+    from airflow_provider_backpressure.connectors.kafka.source.schemas import pin
+
+    def read_subject(subject: Subject) -> Iterator[str]:
+        place = endpoint(conn_id, *CHECKS)
+        found = pin(subject.format, subject.name, subject.part, place)
+        count = len(found.versions)
+        columns = ", ".join(f"{name} {type_}" for name, type_ in found.columns.items())
+        yield (
+            f"The schema registry answers {_login(place)} at {place.host}: the subject has {count} "
+            f"version{'s' * (count != 1)}, the latest is schema {found.latest.id} ({found.latest.type}). "
+            f"Columns: {columns}."
+        )
+        for reason in found.misfits.values():
+            yield f"A record of another version is refused, where there is one: {reason}."
+
+    for subject in subjects:
+        yield from _run_checks(f"subject {subject.name} of {conn_id}", partial(read_subject, subject))
+
+
+def _login(place: Endpoint) -> str:
+    return place.user or ("a token" if place.password else "without a login")
+
+
+CHECKS: Mapping[str, Look] = {"http": registry, "kafka": kafka, "mysql": mysql, "postgres": postgres}
 """How to look at a connection from here, by its type."""
 
 SLOTS: Mapping[str, Callable[[Endpoint, Collection[str]], Iterator[str]]] = {"postgres": postgres_slots}
@@ -124,15 +181,6 @@ EXECUTOR_SECONDS = 60.0
 """Longest wait for a task on the executors that asks a database for one row."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One thing that was looked at."""
-
-    what: str
-    ok: bool
-    finding: str
-
-
 @command
 def doctor(args: Namespace) -> int:
     """Look at the connections given, or at those of the hydrations in the ledger; 1 where there is a problem."""
@@ -148,9 +196,11 @@ def _every(args: Namespace) -> Iterator[Check]:
     known = _known(ledger)
     databases = args.conn_id or sorted({name for one in known for name in _databases(one)})
     for database in databases:
-        yield from _run_checks(f"database {database}", partial(_database, database))
+        yield from _run_checks(f"{_kind(database)} {database}", partial(_database, database))
     for database in databases:
         yield from _run_checks(f"slots of {database}", partial(_slots, database, find_followers(known)))
+    for conn_id, subjects in find_subjects(known, args.conn_id).items():
+        yield from check_subjects(conn_id, subjects)
     for cluster in args.spark_conn_id or sorted({one.cluster for one in known}):
         yield from _run_checks(f"spark {cluster}", partial(_spark, cluster))
         for database in databases:
@@ -179,6 +229,31 @@ def find_followers(known: Iterable[Hydration]) -> set[str]:
     return {one.id for one in known if one.plan is not None and one.plan.consistency is Consistency.CATCH_UP}
 
 
+def find_subjects(known: Iterable[Hydration], only: Collection[str] | None = None) -> dict[str, list[Subject]]:
+    """Return the subjects that hydrations read by, by the connection of their registry.
+
+    ``only``: connections of topics or of registries that are asked about; none for all.
+    """
+    from airflow_provider_backpressure.connectors.kafka.source.config import KafkaSource
+
+    found: dict[str, list[Subject]] = {}
+    for one in known:
+        if one.plan is None:
+            continue
+        try:
+            source = declaration_of(one).source
+        except BackpressureError:
+            continue  # Of a package that is not here.
+        if not isinstance(source, KafkaSource):
+            continue
+        for part, format_ in source.formats.items():
+            if not only or not {source.conn_id, format_.registry_conn_id}.isdisjoint(only):
+                subject = Subject(name=source.subject(part), part=part, format=format_)
+                subjects = found.setdefault(format_.registry_conn_id, [])
+                subjects += [subject] if subject not in subjects else []
+    return {conn_id: sorted(found[conn_id], key=lambda each: each.name) for conn_id in sorted(found)}
+
+
 def _databases(hydration: Hydration) -> tuple[str, ...]:
     sides = (hydration.plan.read, hydration.plan.write) if hydration.plan else ()
     return tuple(side.conn_id for side in sides if side.kind.removesuffix(SUFFIX) in CHECKS)
@@ -204,6 +279,12 @@ def _slots(conn_id: str, known: set[str]) -> Iterator[str]:
     look = SLOTS.get(_type(conn_id))
     if look is not None:
         yield from look(endpoint(conn_id, *CHECKS), known)
+
+
+def _kind(conn_id: str) -> str:
+    with suppress(BackpressureError):
+        return "registry" if CHECKS[_type(conn_id)] is registry else "database"
+    return "database"
 
 
 def _type(conn_id: str) -> str:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from airflow_provider_backpressure.connectors.kafka.source.formats import CONN_TYPES, Avro, Debezium, Format, Protobuf
+from airflow_provider_backpressure.connectors.kafka.source.formats import (
+    CONN_TYPES,
+    Avro,
+    AvroEvents,
+    Debezium,
+    Format,
+    Protobuf,
+)
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -100,6 +107,20 @@ class KafkaSource(Declared):
         """What goes by schemas of a registry, by ``key`` and ``value``."""
         key = {} if isinstance(self.key, str) else {KEY: self.key}
         return key if self.value is None else {**key, VALUE: self.value}
+
+    @property
+    def formats(self) -> dict[str, Format]:
+        """The same as records are read: by what holds them, where they are change events."""
+        return {
+            part: AvroEvents.wrap(each, self.envelope, part)
+            if self.envelope is not None and isinstance(each, Avro)
+            else each
+            for part, each in self.registered.items()
+        }
+
+    def subject(self, part: str) -> str:
+        """Return where the registry keeps the schemas of ``key`` or ``value``."""
+        return self.registered[part].subject or f"{self.topic}-{part}"
 
     @property
     def related(self) -> dict[str, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Questions to a schema registry of Confluent's interface. Only the planning side asks: tasks get what they need along.
 
-Asked by httpx, which every Airflow has: three questions need no client library.
+Asked by httpx, which every Airflow has: a few questions need no client library.
 """
 
 from collections.abc import Iterator
@@ -63,6 +63,14 @@ class Registry:
                 return () if latest is None else tuple(self._version(client, value) for value in found)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise self._strange_answer("other JSON") from error
+
+    def types(self) -> tuple[str, ...]:
+        """Return the types of schemas that it holds, as ``AVRO``."""
+        with self._client() as client:
+            found = self._ask(client, "schemas/types", "no list of the types of its schemas")
+        if not isinstance(found, list):
+            raise self._strange_answer("other JSON")
+        return tuple(sorted(map(str, found)))
 
     def _version(self, client: "httpx.Client", value: dict[str, Any]) -> Version:
         named: dict[tuple[str, int], tuple[str, str]] = {}

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.connectors.kafka.source.config import (
     columns_of,
     parse_start,
 )
-from airflow_provider_backpressure.connectors.kafka.source.formats import Avro, AvroEvents, Format
+from airflow_provider_backpressure.connectors.kafka.source.formats import Format
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
 from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, Mark, Marks, TopicLog
 from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, pin, to_columns, to_key
@@ -203,8 +203,8 @@ class KafkaTopic:
         """
         declared = self._declared
         found = {
-            part: pin(format_, format_.subject or f"{declared.topic}-{part}", part, self._registry(format_))
-            for part, format_ in self._formats().items()
+            part: pin(format_, declared.subject(part), part, self._registry(format_))
+            for part, format_ in declared.formats.items()
         }
         for part, pinned in found.items():
             pinned.check_against(last.schemas.get(part) if last is not None else None)
@@ -213,16 +213,6 @@ class KafkaTopic:
             return columns_of(declared)
         key, values = found.get(KEY), found.get(VALUE)
         return columns_of(declared, to_columns(values) if values else None, to_key(key) if key else None)
-
-    def _formats(self) -> dict[str, Format]:
-        """Return what goes by schemas of a registry, as records are read."""
-        declared = self._declared
-        return {
-            part: AvroEvents.wrap(each, declared.envelope, part)
-            if declared.envelope is not None and isinstance(each, Avro)
-            else each
-            for part, each in declared.registered.items()
-        }
 
     def _envelope(self) -> dict[str, Any]:
         envelope = self._declared.envelope
