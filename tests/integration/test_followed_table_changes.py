@@ -91,6 +91,22 @@ def test_what_happened_while_a_table_was_not_published_is_not_missed(flow: Opera
     assert flow.differs() == {}
 
 
+@pytest.mark.statement("W6", "X6")
+def test_what_is_written_to_a_table_under_the_name_of_another_one_is_not_taken_for_its_own(flow: OperatorFlow) -> None:
+    """W6, X6: two tables exchange their names for a while. One keeps its rows, the other is named and read again."""
+    assert flow.run()
+    exchange = [f"ALTER TABLE {old} RENAME TO {new}" for old, new in (("a", "x"), ("c", "a"), ("x", "c"))]
+    flow.do(*exchange, "TRUNCATE a", "INSERT INTO a VALUES (500, 5)", *exchange, "UPDATE a SET v = 1 WHERE id = 3")
+    second = flow.with_run("run 2")
+    with pytest.raises(
+        AirflowFailException, match=r"(?s)1 of 3 tables have failed.*public\.c was named public\.a when"
+    ):
+        second.hydrate(second.plan())
+    assert flow.differs("a", "b") == {}
+    assert flow.with_run("run 3").run()
+    assert flow.differs() == {}
+
+
 @pytest.mark.statement("W6")
 def test_a_table_that_fails_stops_alone_and_returns(flow: OperatorFlow) -> None:
     """W6: the others are followed, the task names it, and it is read again once it can be."""

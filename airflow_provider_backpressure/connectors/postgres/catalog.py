@@ -348,12 +348,13 @@ def read_storage(session: Session, table: QualifiedName, lock: str) -> TableStor
             lock=lock,
             relations=relations,
             columns=tuple(
-                StoredColumn(name=name, number=number, version=version, filled=filled)
-                for name, number, version, filled, dropped in columns
+                StoredColumn(name=name, number=number, version=version, filled=filled, generated=generated)
+                for name, number, version, filled, generated, dropped in columns
                 if not dropped
             ),
             keys=tuple(number for (number,) in keys),
             highest=max((column[1] for column in columns), default=0),
+            dropped=tuple(number for _, number, *_, dropped in columns if dropped),
         )
 
     return session.transaction(read)
@@ -431,7 +432,7 @@ _KEYS = sql.SQL(
 )
 _STORED_COLUMNS = sql.SQL(
     """
-    SELECT attname::text, attnum::int, xmin::text, atthasmissing, attisdropped
+    SELECT attname::text, attnum::int, xmin::text, atthasmissing, attgenerated <> '', attisdropped
     FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum
     """
 )

@@ -309,7 +309,11 @@ class StreamPlanner:
         if earlier.storage is not None and now is not None:
             check_kept(earlier.storage, now, [column.name for column in own.read.columns], plan_id=own.plan_id)
         read = replace(
-            own.read, kind=own.read.kind.removesuffix(SUFFIX) + SUFFIX, tells_position=False, storage=now, parts=()
+            own.read,
+            kind=own.read.kind.removesuffix(SUFFIX) + SUFFIX,
+            tells_position=False,
+            storage=None if now is None else now.following(earlier.storage),
+            parts=(),
         )
         return StreamTable(
             plan_id=own.plan_id,

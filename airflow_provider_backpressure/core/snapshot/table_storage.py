@@ -1,6 +1,6 @@
 """How a table is stored: what a statement leaves behind that changes rows past snapshots and past the log."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
@@ -17,6 +17,8 @@ class StoredColumn:
     """Changes whenever a statement alters the column."""
     filled: bool
     """Rows from before the column have a value that nobody wrote: the default of the moment when it was added."""
+    generated: bool = False
+    """The table makes its values, and the log may leave them out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,10 @@ class TableStorage:
     """The table's own; ``None`` for a view, which may be made again over the same rows, and in earlier releases."""
     highest: int | None = None
     """Highest number that a column ever had, dropped ones included; ``None`` in plans of earlier releases."""
+    dropped: tuple[int, ...] | None = None
+    """Numbers of the columns that were dropped by then; ``None`` in plans of earlier releases."""
+    dropped_lately: tuple[int, ...] = ()
+    """Those of them that the log may still show, see :meth:`following`."""
 
     def column(self, name: str) -> StoredColumn | None:
         """Return the column of this name."""
@@ -49,6 +55,32 @@ class TableStorage:
         numbers = [column.number for column in new.values()]
         highest = None if self.highest is None else max(self.highest, *numbers)
         return replace(self, columns=(*kept, *new.values()), highest=highest)
+
+    def following(self, before: "TableStorage | None") -> "TableStorage":
+        """Return it with the columns that were dropped since the moment ``before``."""
+        known = before.dropped if before is not None else None
+        return replace(self, dropped_lately=tuple(sorted({*(self.dropped or ())} - {*(known or ())})))
+
+    def find_misplaced(self, logged: Sequence[str], names: Iterable[str]) -> list[str]:
+        """Return which of these columns had another column's place in the log: names are lent and returned.
+
+        ``logged``: the names of all columns as the log has them, of a time after the moment before and up to this one.
+        The log has columns in the order of their numbers, and those that are there now with a lower number were there
+        then. Nothing is known in plans of earlier releases.
+        """
+        if self.dropped is None:
+            return []
+        there = [column.number for column in self.columns if not column.generated or column.name in logged]
+        planned = [column for column in map(self.column, names) if column is not None and column.name in logged]
+        misplaced, place, number = [], -1, 0
+        for column in sorted(planned, key=lambda column: column.number):
+            here = logged.index(column.name)
+            least = sum(number < other < column.number for other in there)
+            most = least + sum(number < other < column.number for other in self.dropped_lately)
+            if not least <= here - place - 1 <= most:
+                misplaced.append(column.name)
+            place, number = here, column.number
+        return misplaced
 
 
 def check_kept(before: TableStorage, now: TableStorage, names: Iterable[str], *, plan_id: str) -> None:

@@ -142,6 +142,7 @@ class LogChanges:
             types=types,
             added=self._read.added,
             number=self._number(),
+            storage=self._read.storage,
             seen=self.seen,
         )
         self.xids = decoder.xids

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
+from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, MOVE, NULL, TRUNCATE, UPSERT, head, numbers
@@ -52,15 +53,17 @@ class Decoder:
         types: Mapping[str, Type] | None = None,
         added: Collection[str] = (),
         number: int | None = None,
+        storage: TableStorage | None = None,
         seen: TransactionSnapshot | None = None,
     ) -> None:
         """``types``: those that columns must have in the log; a column that is not named may be of any.
 
         ``added``: columns that the table may lack in the log, where they are NULL then. ``number``: the table's own, by
-        which it is known under another name too; ``None`` where that is not known. ``seen``: changes of others
-        are left out; ``None``: of none.
+        which it is known whatever name it has; ``None`` where that is not known. ``storage``: all columns of the table
+        at the end of the log, by which each is known; ``None``: by its name alone. ``seen``: changes of others are left
+        out; ``None``: of none.
         """
-        self._number, self._seen = number, seen
+        self._number, self._storage, self._seen = number, storage, seen
         self._table, self._columns, self._types, self._added = table, tuple(columns), types or {}, frozenset(added)
         self._key = [self._columns.index(name) for name in key]
         self._start, self._end = start.at, end.at
@@ -160,6 +163,10 @@ class Decoder:
         if (schema, name) != self._table:
             self._layouts[table] = self._refusal([f"was named {schema}.{name}"]) if table == self._number else None
             return
+        if self._number is not None and table != self._number:
+            # Another table had the name for a while: what was written to it is not in this one.
+            self._layouts[table] = None
+            return
         number, at = int.from_bytes(body[at + 1 : at + 3], "big"), at + 3
         names, identity, types = [], set(), {}
         for place in range(number):
@@ -182,6 +189,9 @@ class Decoder:
                 for place, column in enumerate(names)
                 if column not in self._columns[place : place + 1]
             ]
+        if self._storage is not None:
+            wrong = self._storage.find_misplaced(names, self._columns)
+            others += [f"had {column} as the name of another column" for column in wrong]
         others += [
             f"had {column} of another type"
             for column in types

@@ -96,3 +96,46 @@ def test_a_column_that_is_taken_over_is_the_highest_one_from_then_on() -> None:
     """Otherwise the next one would look like one that was added after another was dropped."""
     assert BEFORE.with_columns([NOTE]).highest == NOTE.number
     assert replace(BEFORE, highest=None).with_columns([NOTE]).highest is None
+
+
+TOTAL = StoredColumn(name="total", number=4, version="700", filled=False, generated=True)
+LATER = TableStorage(
+    table="public.t",
+    lock="LOCK",
+    relations=(),
+    columns=(ID, TOTAL, replace(NOTE, number=5), replace(AMOUNT, number=7)),
+    dropped=(2, 3, 6),
+)
+
+
+@pytest.mark.parametrize(
+    ("logged", "names", "misplaced"),
+    [
+        ("id total note amount", "id note amount", []),
+        ("id note amount", "id note amount", []),
+        ("id gone note amount", "id note amount", []),
+        ("id gone total note amount", "id note amount", []),
+        ("id total note", "id note amount", []),
+        ("id title amount", "id amount", []),
+        ("id note amount more", "id note amount", []),
+        ("id amount note", "id note amount", ["amount"]),
+        ("note id amount", "id note amount", ["id", "note", "amount"]),
+        ("id gone gone note amount", "id note amount", ["note"]),
+        ("id note gone amount", "id note amount", ["amount"]),
+        ("id x note amount", "id amount", []),
+        ("id x y note amount", "id amount", ["amount"]),
+        ("id amount x", "id amount", ["amount"]),
+    ],
+)
+def test_a_column_of_the_log_is_known_by_its_place(logged: str, names: str, misplaced: list[str]):
+    """Of the dropped columns only 3 was there since the moment before; a generated one may be left out."""
+    now = LATER.following(replace(LATER, dropped=(2, 6)))
+    assert now.dropped_lately == (3,)
+    assert now.find_misplaced(logged.split(), names.split()) == misplaced
+
+
+def test_what_was_not_recorded_says_nothing_of_places():
+    """In plans of earlier releases."""
+    assert replace(LATER, dropped=None).find_misplaced(["amount", "id"], ["id", "amount"]) == []
+    assert LATER.following(None).dropped_lately == (2, 3, 6)
+    assert LATER.following(BEFORE).dropped_lately == (2, 3, 6)

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, TableSplitter
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
+from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
@@ -45,6 +46,8 @@ def decoder(
     end: int = 100,
     types: dict[str, tuple[int, int]] | None = None,
     added: tuple[str, ...] = (),
+    number: int | None = None,
+    storage: TableStorage | None = None,
     seen: TransactionSnapshot | None = None,
 ) -> Decoder:
     at = {name: LogPosition(at=number, text="") for name, number in (("start", start), ("end", end))}
@@ -54,6 +57,8 @@ def decoder(
         key=key,
         types=types,
         added=added,
+        number=number,
+        storage=storage,
         seen=seen,
         **at,
     )
@@ -170,6 +175,31 @@ def test_a_table_that_was_another_while_its_changes_were_logged_stops_the_readin
     assert len(decoder(start=10).rows([*was, relation(1, ID, NAME, DOC), begin(10), change])) == 1, (
         "was replayed before"
     )
+
+
+@pytest.mark.statement("X6")
+def test_a_table_is_known_by_its_number_whatever_its_name_is():
+    """X6: another table had its name for a while, and it had another one."""
+    insert, truncate = (of(b"I", b"N" + row("1", None, None), 2), b"T" + struct.pack(">IBI", 1, 0, 2))
+    found = decoder(number=1)
+    assert found.rows([relation(2, ID, NAME, DOC), begin(5), insert, truncate]) == []
+    with pytest.raises(SourceRefused, match=r"public\.t was named public\.u when"):
+        found.rows([relation(1, ID, NAME, DOC, table="u"), of(b"I", b"N" + row("1", None, None))])
+
+
+@pytest.mark.statement("X6")
+def test_a_column_that_had_the_name_of_another_one_stops_the_reading():
+    """X6: two columns of one type exchanged their names for a while."""
+    columns = tuple(
+        StoredColumn(name=name, number=number, version="", filled=False)
+        for number, name in enumerate(("id", "name", "doc"), 1)
+    )
+    storage = TableStorage(table="public.t", lock="", relations=((1, 1),), columns=columns, dropped=())
+    found = decoder("id", "name", storage=storage)
+    insert = of(b"I", b"N" + row("1", "a", "b"))
+    assert len(found.rows([relation(1, ID, NAME, DOC), begin(5), insert])) == 1
+    with pytest.raises(SourceRefused, match=r"public\.t had name as the name of another column when"):
+        found.rows([relation(1, ID, DOC, NAME), insert])
 
 
 def test_a_value_in_binary_was_not_asked_for():
