@@ -354,6 +354,20 @@ def test_a_temporary_table_of_the_same_name_stops_it(mysql_database: Endpoint) -
             followed.changes()
 
 
+@pytest.mark.statement("X6")
+def test_a_temporary_table_that_was_there_before_the_log_is_not_taken_for_the_table(mysql_database: Endpoint) -> None:
+    """X6: no window shows that it was made, so its TRUNCATE reads as the table's own."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with session(mysql_database) as cursor:
+        cursor.execute("SET SESSION binlog_format = STATEMENT")
+        cursor.execute("CREATE TEMPORARY TABLE t (id int)")
+        with following(mysql_database) as followed:
+            cursor.execute("TRUNCATE TABLE t")
+            with pytest.raises(SourceRefused, match=r"empties a temporary table that is called [^ ]+\.t too"):
+                followed.changes()
+        assert run(mysql_database, "SELECT * FROM t") == [(1,)]
+
+
 @contextmanager
 def prepared(endpoint: Endpoint, table: str) -> Iterator[Any]:
     """Give the cursor of a session with a prepared XA transaction that inserts into a table; it ends at last."""

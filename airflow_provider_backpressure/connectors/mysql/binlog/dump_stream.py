@@ -27,6 +27,8 @@ HEAD = 19
 _SIZE_FIELD, _CODEC_FIELD, _ZSTD = 1, 2, 0
 _IGNORABLE = 0x80
 """Flag of an event that a reader may pass over where it does not know its kind."""
+_OF_SESSION = 0x04
+"""Flag of a statement that means a temporary table of its session."""
 _SILENT = frozenset({3, 4, 5, 9, 11, 13, 14, 15, 16, 17, 27, 28, 29, 35, 36, 37, 41})
 """Numbers of the events that change no row: STOP, ROTATE, INTVAR, APPEND_BLOCK, DELETE_FILE, RAND, USER_VAR,
 FORMAT_DESCRIPTION, XID, BEGIN_LOAD_QUERY, HEARTBEAT, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT,
@@ -70,6 +72,8 @@ class Event:
 
     kind: int
     body: bytes
+    of_session: bool = False
+    """Whether a statement means a temporary table, which only its session has; its text does not show that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ def unpack_transaction(body: bytes) -> Iterator[Event]:
     while len(start := stream.read(HEAD)) == HEAD:
         rest = stream.read(int.from_bytes(start[9:13], "little") - HEAD)
         if not changes_nothing(start[4], start):
-            yield Event(start[4], rest)
+            yield Event(start[4], rest, bool(start[HEAD - 2] & _OF_SESSION))
 
 
 READ = 256 * 1024
@@ -315,7 +319,8 @@ def _events(file: BufferedReader) -> Iterator[Event]:
             elif not changes_nothing(kind, packet[1 : HEAD + 1]):
                 if checked:
                     _check(packet)
-                yield Event(kind, packet[HEAD + 1 : len(packet) - checked])
+                of_session = bool(packet[HEAD - 1] & _OF_SESSION)
+                yield Event(kind, packet[HEAD + 1 : len(packet) - checked], of_session)
         elif packet[0] == _END:
             return
         else:

@@ -247,6 +247,8 @@ class Walk:
             self._check_prepared(statement.text.removeprefix(_XA_COMMIT).strip())
         for number, each in self._list_affected():
             match effect(statement, self._followed[number]):
+                case Effect.TRUNCATED if event.of_session:
+                    raise self._cannot_for(number, f"empties a temporary table that is called {each.table} too")
                 case Effect.TRUNCATED:
                     yield number, Done.TRUNCATED, [None] * len(each.wanted.types)
                 case Effect.DEFINED:

@@ -21,6 +21,7 @@ from airflow_provider_backpressure.connectors.mysql.binlog_position import (
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, code
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
+from airflow_provider_backpressure.connectors.mysql.source.checks import check_complete
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -88,6 +89,7 @@ class MySQLLog:
         first, now = Place.from_position(start), self._read_place()
         self._check(first.gtids, now.gtids)
         self._check_same_log(first)
+        check_complete(self._session)
         self._check_goal(goal or start, now.gtids)
         # What is known as executed never shrinks, but a later start may know of more.
         if now.gtids.count <= start.at:

@@ -124,7 +124,7 @@ def replayable(session: Session, table: Relation, columns: Sequence[CatalogColum
     """Raise ``SourceRefused`` with every obstacle to replaying the table's changes."""
     if session.mariadb:
         raise SourceRefused(_MARIADB)
-    against = [*_against_server(session), *_against_rights(session, table)]
+    against = [*_against_server(session), *_against_rights(session)]
     against += [*_against_table(session, table), *_against_columns(columns, as_text)]
     if against:
         raise SourceRefused(f"The changes of {table.name} cannot be replayed: {'; '.join(against)}.")
@@ -156,23 +156,47 @@ def _against_server(session: Session) -> list[str]:
     ]
 
 
-def _against_rights(session: Session, table: Relation | None = None) -> list[str]:
-    """Ask for what takes a right, since rights may come by roles; and whether a table's database is logged."""
-    lacking, user = [], session.endpoint.user
+def check_complete(session: Session) -> None:
+    """Raise ``SourceRefused`` where the server leaves statements out of its binlog: none shows that one is missing."""
+    with session.errors.translate_errors(session.endpoint):
+        against = _against_filters(status(session.raw))
+    if against:
+        raise SourceRefused(
+            f"The binlog of MySQL at {where(session.endpoint)} cannot be replayed: {'; '.join(against)}. Then trigger "
+            'the DAG with {"backpressure": "restart"}.'
+        )
+
+
+def _against_rights(session: Session) -> list[str]:
+    """Ask for what takes a right, since rights may come by roles; and whether the binlog is filtered."""
+    lacking, against, user = [], [], session.endpoint.user
     try:
         session.raw("SHOW BINLOG EVENTS LIMIT 1")
     except pymysql.Error as error:
         lacking += ["REPLICATION SLAVE"] if code(error) in _DENIED else []
     try:
-        logged, ignored = (str(each or "") for each in status(session.raw)[2:4])
+        against = _against_filters(status(session.raw))
     except (pymysql.Error, IndexError) as error:
         lacking += ["REPLICATION CLIENT"] if code(error) in _DENIED else []
-        logged = ignored = ""
-    against = [f"{user} lacks {' and '.join(lacking)}: GRANT {', '.join(lacking)} ON *.* TO {user}"] if lacking else []
-    database = table.name.database if table is not None else ""
-    if table is not None and ((logged and database not in logged.split(",")) or database in ignored.split(",")):
-        against.append(f"the binlog leaves out the database {database} (binlog_do_db, binlog_ignore_db)")
+    if lacking:
+        against.insert(0, f"{user} lacks {' and '.join(lacking)}: GRANT {', '.join(lacking)} ON *.* TO {user}")
     return against
+
+
+def _against_filters(place: Sequence[object]) -> list[str]:
+    """Return what is wrong where a server logs some databases only, by what it says of its log.
+
+    It decides about rows by the database of their table, and about ``TRUNCATE`` and other statements by the database
+    that the session uses: ``USE other; TRUNCATE shop.orders`` leaves no trace.
+    """
+    names = ("binlog_do_db", "binlog_ignore_db")
+    found = {name: str(value or "") for name, value in zip(names, place[2:4], strict=False)}
+    return [
+        f"{name} is {value} and has to be empty, since by it statements such as TRUNCATE are left out of the log, "
+        "whatever table they name (start the server without it)"
+        for name, value in found.items()
+        if value
+    ]
 
 
 def _against_table(session: Session, table: Relation) -> list[str]:
