@@ -42,7 +42,7 @@ class TableStorage:
     dropped: tuple[int, ...] | None = None
     """Numbers of the columns that were dropped by then; ``None`` in plans of earlier releases."""
     dropped_lately: tuple[int, ...] = ()
-    """Those of them that the log may still show, see :meth:`following`."""
+    """Those of them that the log may still show, see :meth:`mark_dropped_since`."""
 
     def column(self, name: str) -> StoredColumn | None:
         """Return the column of this name."""
@@ -56,7 +56,7 @@ class TableStorage:
         highest = None if self.highest is None else max(self.highest, *numbers)
         return replace(self, columns=(*kept, *new.values()), highest=highest)
 
-    def following(self, before: "TableStorage | None") -> "TableStorage":
+    def mark_dropped_since(self, before: "TableStorage | None") -> "TableStorage":
         """Return it with the columns that were dropped since the moment ``before``."""
         known = before.dropped if before is not None else None
         return replace(self, dropped_lately=tuple(sorted({*(self.dropped or ())} - {*(known or ())})))

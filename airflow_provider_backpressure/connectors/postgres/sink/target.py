@@ -230,7 +230,6 @@ class PostgresTarget:
         return self._session.transaction(lambda connection: raise_epoch(connection, self._plans, self._fence, plan_id))
 
     def epoch(self, plan_id: str) -> int | None:
-        """See :meth:`..core.ports.Sink.epoch`. A target whose plan table is gone holds no plan."""
         return self._session.transaction(lambda connection: find_epoch(connection, self._plans, self._fence, plan_id))
 
     def held(self) -> PlanRow | None:
@@ -261,10 +260,10 @@ class PostgresTarget:
         return read_activities(self._session, plan_prefix(plan_id))
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
-        """See :meth:`..core.ports.Sink.slice_query`.
+        """See :meth:`..core.ports.Sink.slice_query`. The whole table (``None``) can always be read.
 
         ``SinkRefused`` where these bounds do not single out the same rows in the target: the key's column is not there,
-        or text is ordered otherwise. The whole table (``None``) can always be read.
+        or text is ordered otherwise.
         """
         return self._select(write, self._conditions.select(write, bounds, window))
 

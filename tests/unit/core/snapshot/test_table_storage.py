@@ -129,7 +129,7 @@ LATER = TableStorage(
 )
 def test_a_column_of_the_log_is_known_by_its_place(logged: str, names: str, misplaced: list[str]):
     """Of the dropped columns only 3 was there since the moment before; a generated one may be left out."""
-    now = LATER.following(replace(LATER, dropped=(2, 6)))
+    now = LATER.mark_dropped_since(replace(LATER, dropped=(2, 6)))
     assert now.dropped_lately == (3,)
     assert now.find_misplaced(logged.split(), names.split()) == misplaced
 
@@ -137,5 +137,5 @@ def test_a_column_of_the_log_is_known_by_its_place(logged: str, names: str, misp
 def test_what_was_not_recorded_says_nothing_of_places():
     """In plans of earlier releases."""
     assert replace(LATER, dropped=None).find_misplaced(["amount", "id"], ["id", "amount"]) == []
-    assert LATER.following(None).dropped_lately == (2, 3, 6)
-    assert LATER.following(BEFORE).dropped_lately == (2, 3, 6)
+    assert LATER.mark_dropped_since(None).dropped_lately == (2, 3, 6)
+    assert LATER.mark_dropped_since(BEFORE).dropped_lately == (2, 3, 6)
