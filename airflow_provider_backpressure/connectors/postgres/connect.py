@@ -16,7 +16,15 @@ from airflow_provider_backpressure.connectors.postgres.predicates import Cursor
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import strip_frames
 
-SESSION_SETTINGS: Mapping[str, str] = {
+Settings = Mapping[str, str | sql.Composable]
+"""Values by the names of parameters; one that is SQL is worked out by the server."""
+SESSION_SETTINGS: Settings = {
+    # A role may have a schema in front whose operators and types would take the place of the server's own.
+    "search_path": sql.SQL(
+        "CASE WHEN pg_catalog.array_position(pg_catalog.current_schemas(true), 'pg_catalog'::pg_catalog.name)"
+        " OPERATOR(pg_catalog.>) 1 THEN pg_catalog.concat('pg_catalog, ', pg_catalog.current_setting('search_path'))"
+        " ELSE pg_catalog.current_setting('search_path') END"
+    ),
     # Values travel as text in boundaries, casts and filters: both sides have to print and read them alike.
     "client_encoding": "UTF8",
     "datestyle": "ISO, YMD",
@@ -36,8 +44,6 @@ SESSION_SETTINGS: Mapping[str, str] = {
     # Statements see what was committed before each of them; where one snapshot is needed, it is asked for.
     "default_transaction_isolation": "read committed",
 }
-Settings = Mapping[str, str | sql.Composable]
-"""Values by the names of parameters; one that is SQL is worked out by the server."""
 DURABLE: Settings = {
     # A marker that the ledger knows must survive a crash. Every other setting is as strong or stronger.
     "synchronous_commit": sql.SQL(
@@ -104,7 +110,7 @@ def _parameters(endpoint: Endpoint, application_name: str) -> dict[str, Any]:
 def _build_settings(settings: Settings) -> sql.Composed:
     """Return one statement for all settings: a round trip less each, and poolers know it, unlike start-up options."""
     calls = [
-        sql.SQL("set_config({}, {}, false)").format(
+        sql.SQL("pg_catalog.set_config({}, {}, false)").format(
             sql.Literal(name), value if isinstance(value, sql.Composable) else sql.Literal(value)
         )
         for name, value in settings.items()
