@@ -79,6 +79,8 @@ class TableStorage:
             most = least + sum(number < other < column.number for other in self.dropped_lately)
             if not least <= here - place - 1 <= most:
                 misplaced.append(column.name)
+                # Those behind it are counted from its own place: they are not misplaced by it.
+                here = place + 1 + least
             place, number = here, column.number
         return misplaced
 
