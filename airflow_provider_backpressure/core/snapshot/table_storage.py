@@ -72,16 +72,18 @@ class TableStorage:
             return []
         there = [column.number for column in self.columns if not column.generated or column.name in logged]
         planned = [column for column in map(self.column, names) if column is not None and column.name in logged]
-        misplaced, place, number = [], -1, 0
+        misplaced, places, number = list[str](), [-1], 0
         for column in sorted(planned, key=lambda column: column.number):
             here = logged.index(column.name)
             least = sum(number < other < column.number for other in there)
             most = least + sum(number < other < column.number for other in self.dropped_lately)
-            if not least <= here - place - 1 <= most:
+            number = column.number
+            if any(least <= here - place - 1 <= most for place in places):
+                places = [here]
+            else:
                 misplaced.append(column.name)
-                # Those behind it are counted from its own place: they are not misplaced by it.
-                here = place + 1 + least
-            place, number = here, column.number
+                # Those behind it may be in their places all the same: counted from here, or from where it should be.
+                places = [here, *(place + 1 + least for place in places)]
         return misplaced
 
 

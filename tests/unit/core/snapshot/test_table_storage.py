@@ -119,7 +119,7 @@ LATER = TableStorage(
         ("id title amount", "id amount", []),
         ("id note amount more", "id note amount", []),
         ("id amount note", "id note amount", ["amount"]),
-        ("note id amount", "id note amount", ["id", "note", "amount"]),
+        ("note id amount", "id note amount", ["id", "note"]),
         ("id gone gone note amount", "id note amount", ["note"]),
         ("id note gone amount", "id note amount", ["amount"]),
         ("id x note amount", "id amount", []),
