@@ -247,10 +247,12 @@ def find_subjects(known: Iterable[Hydration], only: Collection[str] | None = Non
         if not isinstance(source, KafkaSource):
             continue
         for part, format_ in source.formats.items():
-            if not only or not {source.conn_id, format_.registry_conn_id}.isdisjoint(only):
-                subject = Subject(name=source.subject(part), part=part, format=format_)
-                subjects = found.setdefault(format_.registry_conn_id, [])
-                subjects += [subject] if subject not in subjects else []
+            if only and {source.conn_id, format_.registry_conn_id}.isdisjoint(only):
+                continue
+            subject = Subject(name=source.subject(part), part=part, format=format_)
+            subjects = found.setdefault(format_.registry_conn_id, [])
+            if subject not in subjects:
+                subjects.append(subject)
     return {conn_id: sorted(found[conn_id], key=lambda each: each.name) for conn_id in sorted(found)}
 
 

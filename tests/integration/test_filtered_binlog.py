@@ -25,8 +25,9 @@ def start(services: Services, **settings: str) -> Endpoint:
     return replace(server, database="shop")
 
 
+@pytest.mark.statement("W7")
 def test_a_filtered_binlog_is_refused_as_it_leaves_out_a_truncate_of_a_followed_table(services: Services) -> None:
-    """Its TRUNCATE has no transaction in the log, so no window could bring it, neither a first nor a later one."""
+    """W7: its TRUNCATE has no transaction in the log, so no window could bring it, neither a first nor a later one."""
     shop = start(services)
     run(shop, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
     with closing(MySQLSource(conn_id="m", table="t").open(shop)) as source:

@@ -48,7 +48,7 @@ def test_a_table_that_was_set_back_after_its_plan_had_ended_is_refused(case: Cas
 
 @pytest.mark.statement("K2", "X3")
 def test_a_table_that_others_compact_and_expire_is_not_taken_for_one_that_was_set_back(case: Case) -> None:
-    """K2, X3: the version that the plan left is gone, and what is there has come from it."""
+    """K2, X3: no row is lost by that, though the snapshot that the plan left may be expired."""
     assert isinstance(case, SparkTableCase)
     begun = begin(case)
     begun.write(0)

@@ -24,6 +24,11 @@ from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSp
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SinkRefused, Transient
 
+log = logging.getLogger(__name__)
+
+PATIENCE = "10s"
+"""How long the end of a run waits for readers of the table before the index stays."""
+
 
 class RangeConditions:
     """Selects a range's rows in the target, where its columns separate ranges as the source's do."""
@@ -132,12 +137,6 @@ def split_blocks(session: Session, table: Relation | None, *, parts: int) -> lis
 
 
 _BLOCKS = sql.SQL("SELECT pg_relation_size(%s::oid::regclass) / current_setting('block_size')::bigint")
-
-
-log = logging.getLogger(__name__)
-
-PATIENCE = "10s"
-"""How long the end of a run waits for readers of the table before the index stays."""
 
 
 def make_range_index(session: Session, table: QualifiedName, key: Sequence[str]) -> None:
