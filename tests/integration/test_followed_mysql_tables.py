@@ -398,6 +398,15 @@ def test_a_log_that_was_reset_is_not_continued(flow: MySQLFlow, monkeypatch: pyt
     assert flow.differs() == {}
 
 
+def await_plans(flow: MySQLFlow) -> None:
+    """Wait until the ranges of all tables are cut: of one that is emptied before, there is no second one."""
+
+    def planned() -> bool:
+        return sum(one.plan is not None for one in flow.hydrations()) > len(flow.names)
+
+    until(planned, timeout=200)
+
+
 @pytest.mark.statement("X2")
 @pytest.mark.parametrize("at", mark_long(list(Step), quick=[Step.AFTER_SINK_COMMIT]))
 @pytest.mark.parametrize("what", mark_long(["range", "window"], quick=["window"]))
@@ -411,8 +420,9 @@ def test_a_task_that_is_killed_is_continued(flow: MySQLFlow, tmp_path: Path, wha
         with writing(flow, seconds=1.0):
             time.sleep(1.0)
     (points / "points").write_text(f"{at.value}=kill@{2 if what == 'range' else 1}")
+    process = flow.process(tmp_path, **{VARIABLE: str(points)})
+    await_plans(flow)
     with writing(flow, seconds=1.0):
-        process = flow.process(tmp_path, **{VARIABLE: str(points)})
         assert process.wait(timeout=500) == -9, (tmp_path / "flow.log").read_text()[-3000:]
     flow.hydrate(flow.pushed)
     flow.verify(flow.pushed)
@@ -432,8 +442,9 @@ def test_a_task_that_is_killed_in_its_turns_is_continued(
     points.mkdir()
     if what == "range":
         (points / "points").write_text(f"{at.value}=kill@2")
+    process = flow.process(tmp_path, **{VARIABLE: str(points)})
+    await_plans(flow)
     with writing(flow, seed=len(at), seconds=20.0):
-        process = flow.process(tmp_path, **{VARIABLE: str(points)})
         if what == "window":
             until(lambda: any(one.plan and one.plan.replays for one in flow.hydrations()), timeout=200)
             (points / "points").write_text(f"{at.value}=kill@1")
