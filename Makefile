@@ -32,7 +32,7 @@ demo-down: ## End the demo: no process stays
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m dev.demo down; else echo "Nothing is up."; fi
 
 test: check ## All suites, against real services that the run starts and stops itself
-	@$(PYTEST) -m "not long" $(WORKERS)
+	@$(PYTEST) -m "not long" --durations=40 --durations-min=5 $(WORKERS)
 
 test-unit: $(READY) ## The unit tests alone: no server is started
 	@$(PYTEST) tests/unit -m "not long" $(WORKERS)

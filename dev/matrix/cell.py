@@ -58,6 +58,8 @@ def main() -> None:
             "AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS": MANAGER,
             # A task that is killed together with its scheduler is only missed.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+            # What that scheduler had queued is found once it counts as dead, by default after five minutes.
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
             # The package is the installed one, not that of the checkout which this file is run from.
             "PYTHONPATH": "",
             **wanted["settings"],
