@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import LEAST_POLLS, Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.monitoring.pruning import end_run
 from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
@@ -324,8 +324,9 @@ class HydrationSession:
         until: float | None = None,
         clock: Clock | None = None,
         on_commit: Callable[[], None] | None = None,
+        reads_again: bool = False,
     ) -> Hydrator:
-        """Return the loop of one lane."""
+        """Return the loop of one lane. ``reads_again``: it compares the source, of a plan that is not verified yet."""
         hydration, plan = self.hydration()
         return Hydrator(
             hydration_id=hydration.id,
@@ -343,8 +344,18 @@ class HydrationSession:
             poll=settings.poll_policy(),
             clock=clock or SystemClock(),
             on_commit=on_commit,
+            reads_again=reads_again and self._may_read_again(hydration, plan),
             push=self.push,
         )
+
+    def _may_read_again(self, hydration: Hydration, plan: Plan) -> bool:
+        """Whether the source may be compared: rows of a hydration that has ended are not brought to another moment.
+
+        But for those that are repaired.
+        """
+        if hydration.phase is not Phase.STEADY_STATE or plan.read_again_epoch:
+            return True
+        return self.ledger.counts(plan.plan_id).open > 0
 
     def observation(
         self,

@@ -19,6 +19,7 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.core.table_selection import placeholder
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanOutdated, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
@@ -44,6 +45,7 @@ from airflow_provider_backpressure.operators.table_set import (
     open_tables,
 )
 from airflow_provider_backpressure.operators.table_stream import TableStream, as_stream
+from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 
 SNAPSHOTS = 3
@@ -97,6 +99,8 @@ class HydrateOperator(TransformTask):
     :param lanes: how many such tasks share the hydration's credits
     :param lane_index: which of them this is, from 0; for ``expand``
     :param tables: of a source with several tables what was planned of them: ``plan.output["tables"]``
+    :param verify: how the task that follows verifies. ``"full"`` under ``snapshot`` is this task's work too: once every
+        range is committed it reads the source again in the snapshot that it keeps, and compares both
     :param on_event: notifiers of Airflow's, or callables that take a task's context, for what needs attention
     """
 
@@ -108,11 +112,13 @@ class HydrateOperator(TransformTask):
         lanes: int = 1,
         lane_index: int = 0,
         tables: Any = None,
+        verify: str | bool = Verify.TARGET,
         on_event: Listener | Sequence[Listener] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.tables = tables
+        self.verify = as_verify(verify)
         if not 0 <= lane_index < lanes:
             raise InvalidDeclaration(f"A lane's index must be between 0 and {lanes - 1}, not {lane_index}.")
         self.lanes = lanes
@@ -272,6 +278,7 @@ class HydrateOperator(TransformTask):
                 until=pace.turn.until if pace.turn else None,
                 clock=pace.clock,
                 on_commit=progress.log_if_due,
+                reads_again=self.verify is Verify.FULL,
             )
             if pace.turn:
                 hydrator.plan = pace.turn.take(hydrator.hydration_id, hydrator.plan)

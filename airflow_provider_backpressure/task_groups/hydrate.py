@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.declarations import check_kind, check_name
 from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.table_selection import placeholder
-from airflow_provider_backpressure.core.verification.verifier import SOURCE_MOVED, Verify
+from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaration, SourceDeclaration
@@ -97,6 +97,14 @@ READ_ONCE = (
     "DAG {} has a schedule, but what it hydrates is read once, and later runs do nothing: use refresh='each_run' with "
     "mode='replace' or mode='upsert' to read it again, mode='mirror' to write only what differs, increment_column= or "
     "consistency='catch_up' to read what is new, or refresh='once' if one copy is meant."
+)
+NOT_FOLLOWED = (
+    "verify='full' compares tables that are followed by consistency='catch_up' from PostgreSQL into PostgreSQL only: "
+    "use verify='target'."
+)
+INCREMENTS_MOVE = (
+    "verify='full' reads the rows of an increment again when the source may have moved on: use verify='target', or "
+    "consistency='static' for a table in which rows only come."
 )
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 """What a DAG's ``default_args`` may change: a hydration is made to be retried."""
@@ -242,9 +250,8 @@ def _check(options: HydrationOptions) -> None:
     if consistency in (Consistency.SNAPSHOT, Consistency.CATCH_UP):
         if options.task_per_range or (lanes != 1 and not is_several(options.source)):
             check_one_task(Consistency(consistency), what="several lanes or a task per range")
-        compared = consistency == Consistency.CATCH_UP and getattr(options.source, "compares_followed", False)
-        if as_verify(options.verify) is Verify.FULL and not compared:
-            raise InvalidDeclaration(SOURCE_MOVED)
+        if as_verify(options.verify) is Verify.FULL:
+            _check_full(options.source, Consistency(consistency))
     upserts = options.mode == Mode.UPSERT
     if consistency is Consistency.CATCH_UP and (not upserts or options.transform is not None):
         raise InvalidDeclaration(BY_KEY)
@@ -252,6 +259,15 @@ def _check(options: HydrationOptions) -> None:
         raise InvalidDeclaration(ONE_BY_ONE)
     if options.on_event and options.task_per_range:
         raise InvalidDeclaration("Events are reported by lanes: on_event has no use with task_per_range=True.")
+
+
+def _check_full(source: Any, consistency: Consistency) -> None:
+    """Raise :class:`InvalidDeclaration` where a source that changes cannot be compared with its target in full."""
+    if consistency is Consistency.CATCH_UP:
+        if not getattr(source, "compares_followed", False):
+            raise InvalidDeclaration(NOT_FOLLOWED)
+    elif getattr(source, "increment_column", None) is not None:
+        raise InvalidDeclaration(INCREMENTS_MOVE)
 
 
 def _group_id(source: SourceDeclaration) -> str:

@@ -115,6 +115,8 @@ class Composed:
     Of ``kafka`` the ``table`` is the topic."""
     reading: dict[str, Any] = field(default_factory=dict)
     """What else the source is declared with."""
+    reads_again: bool = False
+    """Whether the lane compares the source in its snapshot."""
     quarantine: int | None = None
     """Most rows that the target may keep aside."""
     into: dict[str, Any] = field(default_factory=dict)
@@ -295,6 +297,7 @@ class Ports:
             ),
             budget=self.composed.budget,
             share=self.composed.budget.credits,
+            reads_again=self.composed.reads_again,
         )
 
 

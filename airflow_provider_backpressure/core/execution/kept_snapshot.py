@@ -2,55 +2,22 @@
 
 import logging
 import math
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.planning.preconditions import tell_submitted
-from airflow_provider_backpressure.core.ports import Keeper, Source
+from airflow_provider_backpressure.core.ports import Keeper, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import MirrorTarget, Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.verification.snapshot_verifier import SnapshotVerifier
+from airflow_provider_backpressure.core.verification.source_reader import SourceReader
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanOutdated, PlanSuperseded, SnapshotLost
 
 log = logging.getLogger(__name__)
-
-
-def check_snapshot(plan: Plan, ledger: Ledger, sink: Sink) -> None:
-    """Raise ``SnapshotLost`` where an earlier life has committed ranges in its snapshot, and others are left.
-
-    The sink is asked too, which that life is kept out of by now: an attempt that it had given up may have committed
-    late. Not for a plan whose ranges a later snapshot corrects.
-    """
-    if plan.consistency is not Consistency.SNAPSHOT or plan.survives:
-        return
-    counts = ledger.counts(plan.plan_id)
-    if not counts.open:
-        return
-    committed = counts.committed or sum(not marker.revoked for marker in sink.markers(plan.plan_id).values())
-    if committed:
-        raise SnapshotLost(
-            f"{committed} of {counts.total} ranges of plan {plan.plan_id} were read in a snapshot that ended with the "
-            "lane that kept it."
-        )
-
-
-def fence_earlier_snapshots(plan: Plan, *, hydration_id: str, ledger: Ledger, sink: Sink) -> Plan:
-    """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot.
-
-    Returns the plan with the epoch that holds the target now. So each snapshot has an epoch of its own, which is
-    in the markers of its ranges.
-    """
-    if plan.consistency is not Consistency.SNAPSHOT or not ledger.counts(plan.plan_id).open:
-        return plan
-    tell_submitted(sink, ledger)
-    epoch = sink.renew(plan.plan_id)
-    if epoch is None:
-        raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.target}.")
-    plan = replace(plan, epoch=epoch)
-    ledger.take_over(hydration_id, plan)
-    return plan
 
 
 class SnapshotCount:
@@ -88,8 +55,11 @@ class KeptSnapshot:
     ledger: Ledger
     source: Source
     sink: Sink
+    runner: Runner
     budget: Budget
     clock: Clock
+    reads_again: bool = False
+    """Whether the source is compared with what was committed, before the snapshot is let go."""
     _keeper: Keeper | None = None
     _since: float = 0.0
     _count: SnapshotCount | None = None
@@ -108,6 +78,54 @@ class KeptSnapshot:
     def name(self) -> str | None:
         """What a task imports the snapshot by; ``None`` where none is kept."""
         return self._keeper.snapshot if self._keeper else None
+
+    def fence_earlier(self, plan: Plan) -> Plan:
+        """Refuse what an earlier life has submitted and what is not committed yet: it reads in another snapshot.
+
+        Returns the plan with the epoch that holds the target now. So each snapshot has an epoch of its own, which is
+        in the markers of its ranges.
+        """
+        if plan.consistency is not Consistency.SNAPSHOT or not (
+            self.ledger.counts(plan.plan_id).open or self.must_read_again(plan)
+        ):
+            return plan
+        tell_submitted(self.sink, self.ledger)
+        epoch = self.sink.renew(plan.plan_id)
+        if epoch is None:
+            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.target}.")
+        plan = replace(plan, epoch=epoch)
+        self.ledger.take_over(self.hydration_id, plan)
+        return plan
+
+    def check_earlier(self, plan: Plan) -> None:
+        """Raise ``SnapshotLost`` where an earlier life has committed ranges in its snapshot, and others are left.
+
+        Also where none is left, and the source is still to be compared. The sink is asked too, which that life is kept
+        out of by now: an attempt that it had given up may have committed late. Not for a plan whose ranges a later
+        snapshot corrects.
+        """
+        if plan.consistency is not Consistency.SNAPSHOT or plan.survives:
+            return
+        counts = self.ledger.counts(plan.plan_id)
+        if not counts.open and not self.must_read_again(plan):
+            return
+        committed = counts.committed or sum(not marker.revoked for marker in self.sink.markers(plan.plan_id).values())
+        if committed:
+            raise SnapshotLost(
+                f"{committed} of {counts.total} ranges of plan {plan.plan_id} were read in a snapshot that ended with "
+                "the lane that kept it."
+            )
+
+    def must_read_again(self, plan: Plan) -> bool:
+        """Whether all is committed, and the source was not compared with it while its snapshot was kept."""
+        if not self._compares(plan) or plan.is_read_again:
+            return False
+        counts = self.ledger.counts(plan.plan_id)
+        return bool(counts.committed) and not counts.open
+
+    def _compares(self, plan: Plan) -> bool:
+        # What a transform makes is not compared with the source.
+        return self.reads_again and plan.consistency is Consistency.SNAPSHOT and plan.transform is None
 
     def open(self, plan: Plan) -> Plan:
         """Open the snapshot that a plan wants, where it is not open yet; return the plan as it is read from here on.
@@ -167,6 +185,22 @@ class KeptSnapshot:
         most, seconds = self.budget.snapshot_age, self.seconds
         if most is not None and seconds is not None and seconds >= most:
             raise SnapshotLost(f"The snapshot is {seconds:.0f} s old and given up: Budget(snapshot_age={most:g}).")
+
+    def finish(self, plan: Plan, look: Callable[[], None]) -> Plan:
+        """Compare the source with what is committed, where that is asked for, and count it; return the plan with both.
+
+        ``look`` is called all the while. ``VerificationFailed`` where ranges differ, ``SnapshotLost`` where the
+        snapshot is gone meanwhile.
+        """
+        if self._keeper is not None and self.must_read_again(plan):
+            reader = SourceReader(
+                plan=plan, source=self.source, sink=self.sink, runner=self.runner, snapshot=self._keeper.snapshot
+            )
+            log.info("Every range is committed. The source is read again in the same snapshot, to be compared.")
+            SnapshotVerifier(ledger=self.ledger, reader=reader, look=look).verify()
+            plan = replace(plan, read_again_epoch=plan.epoch)
+            self.ledger.take_over(self.hydration_id, plan)
+        return self.count(plan, wait=True)
 
     def count(self, plan: Plan, *, wait: bool = False) -> Plan:
         """Return the plan with the number of rows in the snapshot, once that is known, and write it down."""

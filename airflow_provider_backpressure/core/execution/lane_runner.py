@@ -8,11 +8,7 @@ from dataclasses import dataclass, field
 from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.execution.kept_snapshot import (
-    KeptSnapshot,
-    check_snapshot,
-    fence_earlier_snapshots,
-)
+from airflow_provider_backpressure.core.execution.kept_snapshot import KeptSnapshot
 from airflow_provider_backpressure.core.execution.lane_result import (
     Job,
     LaneResult,
@@ -76,6 +72,8 @@ class Hydrator:
     """Seconds to wait at a closed gate before giving the worker slot back."""
     until: float | None = None
     """When, by the clock, no more ranges are submitted, but for a first one: windows of a log go in between."""
+    reads_again: bool = False
+    """Whether the source is compared with what is committed, in the snapshot that this lane keeps."""
     max_attempts: int = MAX_ATTEMPTS
     poll: PollPolicy = field(default_factory=PollPolicy)
     clock: Clock = field(default_factory=SystemClock)
@@ -109,8 +107,10 @@ class Hydrator:
             ledger=self.ledger,
             source=self.source,
             sink=self.sink,
+            runner=self.runner,
             budget=self.budget,
             clock=self.clock,
+            reads_again=self.reads_again,
         )
         self.limiter.snapshot_seconds = lambda: self._kept.seconds
         self.waiting = Sleeping(clock=self.clock)
@@ -135,13 +135,13 @@ class Hydrator:
             self._leave(others_work=result is not None and result.crowded_out)
 
     def _loop(self) -> LaneResult:
-        self.plan = fence_earlier_snapshots(
-            self.plan, hydration_id=self.hydration_id, ledger=self.ledger, sink=self.sink
-        )
+        self.plan = self._kept.fence_earlier(self.plan)
         self.recover()
         self.ledger.retry_failed(self.plan.plan_id)
-        check_snapshot(self.plan, self.ledger, self.sink)
+        self._kept.check_earlier(self.plan)
         self._guard_log()
+        if self._kept.must_read_again(self.plan):
+            self._open_snapshot()
         self._next_read = self.clock.monotonic() + READ_INTERVAL
         closed_since: float | None = None
         waits = self.poll.waits()
@@ -157,7 +157,7 @@ class Hydrator:
             elif self._is_paused():
                 return LaneResult(outcome=Outcome.PAUSED, committed=self._committed)
             elif refusal is None or refusal.exhausted:
-                self.plan = self._kept.count(self.plan, wait=True)
+                self.plan = self._kept.finish(self.plan, self._look_around)
                 return LaneResult(outcome=Outcome.DONE, committed=self._committed)
             else:
                 self._kept.check_age()
@@ -274,6 +274,10 @@ class Hydrator:
         before, self.plan = self.plan, self._kept.open(self.plan)
         if self.plan.snapshot_epoch != before.snapshot_epoch:
             self._writes = LastWrites(self.plan, self.sink)
+
+    def _look_around(self) -> None:
+        self._check_keeper()
+        self._renew()
 
     def _check_keeper(self) -> None:
         try:

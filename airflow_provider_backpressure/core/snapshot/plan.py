@@ -141,6 +141,15 @@ class Plan:
     """Where a later snapshot may follow: the epoch under which the latest one was opened. A range whose marker has an
     older one was read in an earlier snapshot. 0: none was opened yet."""
 
+    read_again_epoch: int = 0
+    """Under ``snapshot`` the epoch under which every range was read twice in the one snapshot, and was the same: the
+    source as ``verify="full"`` compares it. 0: it was not, or not yet."""
+
+    @property
+    def is_read_again(self) -> bool:
+        """Whether the source was compared with what was committed, while the snapshot of all ranges was kept."""
+        return bool(self.epoch) and self.read_again_epoch == self.epoch
+
     @property
     def survives(self) -> bool:
         """Whether it continues in another snapshot where the one that its ranges are read in is lost."""

@@ -1,51 +1,38 @@
 """Verification: count and order-independent checksum, range by range, target against markers and source."""
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.kinds import READ_AS_SOURCES
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import (
-    COPY,
-    ChecksumSpec,
-    ReadSpec,
-    SliceResult,
-    Window,
-    digest_row,
-)
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, SliceResult, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.verification.followed import FollowedVerifier
 from airflow_provider_backpressure.core.verification.report import Mismatch, Report
+from airflow_provider_backpressure.core.verification.source_reader import SourceReader, choose_batch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 
 log = logging.getLogger(__name__)
 
 
-SOURCE_MOVED = (
-    "verify='full' reads the source again, which may have moved on since its snapshot: use verify='target', or "
-    "consistency='static'."
+NOT_READ_AGAIN = (
+    "The source was not read again in the snapshot of plan {}, which is gone by now: declare verify='full' for the "
+    "whole task group, so that the next plan is compared while its snapshot is kept, or use verify='target'."
 )
 NO_MARKER = "the target has no marker with its bounds"
 STAYING = (
     "upsert leaves rows in the target that are no longer in the source: delete them, or empty the target and trigger "
     'the DAG with {"backpressure": "restart"}'
 )
-PARALLEL = 2
-"""Ranges that are compared at once."""
-_INTEGERS = frozenset({"smallint", "integer", "bigint"})
-TOGETHER = 64
-"""Ranges that are handed over at once where a job costs seconds: the runner does them together."""
 
 
 class Verify(StrEnum):
@@ -81,7 +68,8 @@ class Verifier:
         keeps its rows of before, so that only the other ranges can be compared.
         """
         if how is Verify.FULL and self.plan.consistency is Consistency.SNAPSHOT:
-            raise InvalidDeclaration(SOURCE_MOVED)
+            # The lane has compared the source with the markers, in the snapshot that it kept.
+            how, ranges = Verify.TARGET, self._check_read_again(ranges)
         self.sink.check_history()
         if how is Verify.FULL and self.plan.consistency is Consistency.CATCH_UP:
             return self._verify_followed(ranges)
@@ -143,9 +131,17 @@ class Verifier:
         """Of an increment, the window that its rows are in."""
         return self.plan.read.window if self.plan.increment else None
 
+    def _check_read_again(self, ranges: Iterable[RangeRecord]) -> Iterable[RangeRecord]:
+        """Return the ranges; ``InvalidDeclaration`` where there are any that the lane has not read twice."""
+        iterator = iter(ranges)
+        first = list(islice(iterator, 1))
+        if first and self.plan.transform is None and not self.plan.is_read_again:
+            raise InvalidDeclaration(NOT_READ_AGAIN.format(self.plan.plan_id))
+        return chain(first, iterator)
+
     @property
     def _at_once(self) -> int:
-        return PARALLEL if self.runner.overhead_seconds < 1 else TOGETHER
+        return choose_batch(self.runner)
 
     def _with_surplus(self, report: Report) -> Report:
         """Add what the target holds beside the plan's own rows, where it should hold nothing else."""
@@ -226,34 +222,8 @@ class Verifier:
         jobs = [self._checksum(query)]
         if how is not Verify.FULL:
             return jobs
-        read, write = self.plan.read, self.plan.write
-        piece = self.source.slice(read, record.bounds, record.slice_id)
-        if self.plan.path == COPY:
-            again = ChecksumSpec(kind=read.kind, conn_id=read.conn_id, query=piece.query)
-            return [*jobs, self.runner.checksum(again)]
-        quarantine = self._read_quarantine(marker)
-        values = ChecksumSpec(
-            kind=read.kind,
-            conn_id=read.conn_id,
-            query=piece.query,
-            read=read,
-            bounds=dict(piece.bounds),
-            quarantined=tuple(map(digest_row, quarantine)),
-            quarantined_at=_find_values(read, quarantine),
-        )
-        jobs.append(self.runner.checksum(values))
-        if write.kind in READ_AS_SOURCES:
-            there = ReadSpec(kind=write.kind, conn_id=write.conn_id, columns=write.columns)
-            jobs.append(
-                self.runner.checksum(ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query, read=there))
-            )
-        return jobs
-
-    def _read_quarantine(self, marker: Marker | None) -> tuple[str, ...]:
-        """Return a range's rows that the target has refused, as JSON: the source still has them."""
-        if marker is None or not marker.quarantined:
-            return ()
-        return self.sink.read_quarantine(self.plan, marker.slice_id)
+        again = SourceReader(plan=self.plan, source=self.source, sink=self.sink, runner=self.runner)
+        return [*jobs, *again.start(record, marker)]
 
     def _checksum(self, query: str) -> "Future[SliceResult]":
         write = self.plan.write
@@ -261,12 +231,16 @@ class Verifier:
 
 
 def compare(
-    marker: Marker | None, target: SliceResult, source: SliceResult | None = None, values: SliceResult | None = None
+    marker: Marker | None,
+    target: SliceResult | None,
+    source: SliceResult | None = None,
+    values: SliceResult | None = None,
 ) -> str:
     """Return how one range differs, in words, or an empty string.
 
-    ``source``: the same rows read again. ``values``: the target's rows hashed as the source's are, where its markers
-    are made in another way; where that is left out, they are made in the source's.
+    ``target``: left out where only the source is compared. ``source``: the same rows read again. ``values``: the
+    target's rows hashed as the source's are, where its markers are made in another way; where that is left out, they
+    are made in the source's.
     """
     if marker is None:
         return NO_MARKER
@@ -283,22 +257,6 @@ def compare(
         elif side.checksum != checksum:
             differences.append(f"the {name}'s checksum is {side.checksum}, {checksum} was committed")
     return " and ".join(differences)
-
-
-def _find_values(read: ReadSpec, rows: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the values by which most of these rows differ, of one column of integers; nothing where none has any."""
-    try:
-        found = [json.loads(row) for row in rows]
-    except ValueError:
-        # A long row is kept in part.
-        return {}
-    every = [
-        (column.name, tuple({row.get(column.name) for row in found}))
-        for column in read.columns
-        if column.base_type in _INTEGERS
-    ]
-    whole = [(name, values) for name, values in every if values and None not in values]
-    return dict([max(whole, key=lambda each: len(each[1]))]) if whole else {}
 
 
 def _own(markers: Mapping[str, Marker], record: RangeRecord) -> Marker | None:

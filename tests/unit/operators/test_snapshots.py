@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning import planner
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
@@ -224,8 +224,107 @@ def test_what_cannot_have_a_snapshot_is_refused(world: World) -> None:
     with pytest.raises(AirflowFailException, match="tasks of one range each need consistency='static'"):
         SubmitRangeOperator(task_id="submit", seq=0, **world.flow).execute(context())
     lane(world)
-    with pytest.raises(AirflowFailException, match="may have moved on since its snapshot"):
+    with pytest.raises(AirflowFailException, match="was not read again in the snapshot of plan"):
         verify(world, verify="full")
+
+
+# --- the source is compared while its snapshot is kept
+
+
+@pytest.fixture
+def checked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[ChecksumSpec]:
+    """Every piece of the source that is hashed."""
+    specs: list[ChecksumSpec] = []
+    checksum = world.runner.checksum
+
+    def noted(spec: ChecksumSpec) -> Any:
+        if spec.conn_id == "source":
+            specs.append(spec)
+        return checksum(spec)
+
+    monkeypatch.setattr(world.runner, "checksum", noted)
+    return specs
+
+
+@pytest.mark.statement("X3")
+def test_the_source_is_read_again_in_the_snapshot_of_its_ranges(world: World, checked: list[ChecksumSpec]) -> None:
+    """X3: by the lane, which keeps it; the task that verifies reads the target only, and a cleared lane nothing."""
+    plan(world)
+    assert lane(world, verify="full")["committed"] == 10
+    (keeper,) = world.source.keepers
+    assert [spec.read.snapshot for spec in checked if spec.read] == [keeper.snapshot] * 10
+    world.source.keys = range(500)
+    assert lane(world, verify="full")["committed"] == 0
+    assert verify(world, verify="full")["rows"] == 100
+    assert lane(world, verify="full")["committed"] == 0
+    assert len(checked) == 10
+
+
+@pytest.mark.statement("X3")
+def test_a_range_that_is_other_rows_when_it_is_read_again_fails_the_lane(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X3: it is named, and the task that verifies refuses until a lane has compared all."""
+    plan(world)
+    checksum = world.runner.checksum
+
+    def reading(spec: ChecksumSpec) -> Any:
+        world.source.keys = [key for key in range(100) if key != 35]
+        return checksum(spec)
+
+    monkeypatch.setattr(world.runner, "checksum", reading)
+    with pytest.raises(AirflowFailException, match=r"1 of 10 ranges of .* differ from what was committed.*: 3\. Clear"):
+        lane(world, verify="full")
+    with pytest.raises(AirflowFailException, match="was not read again"):
+        verify(world, verify="full")
+
+
+@pytest.mark.statement("X3")
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_lane_that_dies_while_it_compares_begins_again_in_another_snapshot(
+    world: World, monkeypatch: pytest.MonkeyPatch, survives: bool
+) -> None:
+    """X3: with the same plan where that survives, otherwise with another one."""
+    if survives:
+        monkeypatch.setattr(
+            planner,
+            "find_rewrite_key",
+            lambda draft, snapshot, sink, *, budget: (replace(draft, rewrite_key=("id",)), ""),
+        )
+    plan(world)
+    first, checksum = world.plan, world.runner.checksum
+
+    def dying(spec: ChecksumSpec) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.runner, "checksum", dying)
+    with pytest.raises(KeyboardInterrupt):
+        lane(world, verify="full")
+    monkeypatch.setattr(world.runner, "checksum", checksum)
+    assert lane(world, verify="full")["committed"] == 10
+    assert (world.plan.plan_id == first.plan_id) is survives
+    assert world.plan.epoch > first.epoch
+    assert len(world.source.keepers) == 2
+    assert verify(world, verify="full")["rows"] == 100
+
+
+@pytest.mark.statement("X3")
+def test_a_snapshot_that_is_lost_while_the_source_is_compared_proves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X3: another one is taken in the same try."""
+    plan(world)
+    checksum = world.runner.checksum
+
+    def losing(spec: ChecksumSpec) -> Any:
+        if len(world.source.keepers) == 1:
+            world.source.keepers[0].lost = True
+        return checksum(spec)
+
+    monkeypatch.setattr(world.runner, "checksum", losing)
+    lane(world, verify="full")
+    assert len(world.source.keepers) == 2
+    assert verify(world, verify="full")["rows"] == 100
 
 
 @pytest.mark.statement("X2")

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import DeltaSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from airflow_provider_backpressure.task_groups import hydrate
 from airflow_provider_backpressure.task_groups.hydrate import HydrationOptions
 
@@ -83,7 +83,19 @@ def test_a_plan_for_a_task_per_range_is_refused_at_parse_too(consistency, senten
         ({"consistency": "eventual"}, "consistency must be one of snapshot, static, catch_up, not 'eventual'"),
         ({"lanes": 2}, "A snapshot lives in the one task that keeps it, so several lanes"),
         ({"task_per_range": True}, "need consistency='static'"),
-        ({"verify": "full"}, "which may have moved on since its snapshot"),
+        (
+            {"verify": "full", "source": replace(SOURCE, increment_column="id")},
+            "reads the rows of an increment again when the source may have moved on",
+        ),
+        (
+            {
+                "verify": "full",
+                "consistency": "catch_up",
+                "mode": "upsert",
+                "source": MySQLSource(conn_id="shop_db", table="shop.orders"),
+            },
+            "from PostgreSQL into PostgreSQL only",
+        ),
         ({"mode": "mirror", "refresh": "once"}, "mode='mirror' compares the whole table in each run"),
         ({"mode": "mirror", "consistency": "catch_up"}, "it needs mode='upsert'"),
         ({"mode": "merge"}, "mode must be one of append, upsert, replace, mirror for PostgresSink, not 'merge'"),
