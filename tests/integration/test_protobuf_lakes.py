@@ -15,7 +15,7 @@ from tests import types_protobuf as typed
 from tests.integration.test_kafka_source import stage  # noqa: F401 - the fixture
 from tests.integration.test_protobuf_topics import FIRST, KEY, VALUE, record, register
 from tests.integration.test_registry import Registered, orders  # noqa: F401 - the fixture
-from tests.integration.test_registry_lakes import READ, hydration, is_same, put_aside, read
+from tests.integration.test_registry_lakes import READ, evolve, hydration, is_same, put_aside, read
 from tests.support import lakes
 from tests.support.marks import mark_long
 from tests.support.protobuf import framed, message_class
@@ -55,6 +55,43 @@ def test_every_type_of_protobuf_is_in_the_files_as_it_was_written(
             wrong[typed.shown(name)] = (found, expected)
     assert wrong == {}
     assert run.verify(Verify.FULL).equal
+
+
+@pytest.mark.in_process
+@pytest.mark.statement("R2")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_schema_evolves_the_files_and_one_that_does_not_fit_stops(
+    orders: Registered,  # noqa: F811
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    """R2: by the declared policy, with both ids in the error; nested messages evolve within their JSON."""
+    text = (
+        'syntax = "proto3"; package shop; message Order { int64 id = 1; Line line = 2; %s} '
+        "message Line { string sku = 1; %s}"
+    )
+    one, two = text % ("", ""), text % ("optional string note = 3; repeated Line lines = 4; ", "int32 count = 2; ")
+    first = register(orders.subject(), one)
+    orders.topic.send(0, record(one, first, id=1, line={"sku": "a"}))
+    run = orders.hydration(VALUE, into=lakes.place(kind, tmp_path))
+    run.go()
+    second = register(orders.subject(), two)
+    wider = {"id": 2, "line": {"sku": "b", "count": 3}, "note": "x", "lines": [{"sku": "c", "count": 4}, {}]}
+    orders.topic.send(0, record(two, second, **wider), record(one, first, id=3))
+    again = evolve(orders, run, VALUE, "note, lines", kind, tmp_path)
+    rows = [
+        (1, '{"sku": "a"}', None, "[]"),
+        (2, '{"sku": "b", "count": 3}', "x", '[{"sku": "c", "count": 4}, {"sku": "", "count": 0}]'),
+        (3, None, None, "[]"),
+    ]
+    assert [(row["id"], row["line"], row["note"], row["lines"]) for row in read(again)] == rows
+    other = two.replace("int64 id", "string id")
+    third = register(orders.subject(), other)
+    orders.topic.send(0, record(other, third, id="5"))
+    words = rf"Schema {third} \(version 3 .*\) does not fit schema {second}, by .*: column id was bigint and is text"
+    with pytest.raises(SourceRefused, match=words):
+        again.plan()
+    assert len(read(again)) == len(rows)
 
 
 @pytest.mark.in_process

@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.cli.doctor import CHECKS, check_subjects, find_subjects
+from airflow_provider_backpressure.cli.doctor import Subject as ReadSubject
 from airflow_provider_backpressure.core.config import NewColumn
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.sources import Avro, JsonSchema
+from airflow_provider_backpressure.hooks.hydration_session import Declaration
+from airflow_provider_backpressure.hooks.recorded_declaration import to_json
+from airflow_provider_backpressure.sinks import PostgresSink
+from airflow_provider_backpressure.sources import Avro, JsonSchema, KafkaSource, Protobuf
 from dev.services import Server
 from tests import types_avro as typed
 from tests.integration.test_kafka_source import Run, Stage, stage  # noqa: F401 - the fixture
@@ -240,3 +245,57 @@ def test_a_subject_that_is_not_there_is_named(orders: Registered) -> None:
     """With the address of the registry."""
     with pytest.raises(SourceRefused, match=f"has no subject {orders.topic.name}-value"):
         orders.hydration().plan()
+
+
+@pytest.mark.statement("R2", "R4")
+def test_doctor_asks_for_the_subjects_that_topics_are_read_by(
+    orders: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of R2 and R4: by what the ledger keeps of a hydration, as a run that plans reads it, or why it cannot."""
+    other = {**FIRST, "fields": [{"name": "id", "type": "string"}]}
+    old, number = orders.subject().register(other), orders.subject().register(FIRST)
+    orders.topic.send(0, avro_record(FIRST, {"id": 1, "state": "new"}, number))
+    run = orders.hydration()
+    run.plan()
+    with run.open() as ports:
+        known = ports.ledger.hydration(ports.hydration.id)
+    assert known is not None
+    format_ = Avro(registry_conn_id=CONN_ID)
+    source = KafkaSource(conn_id="source", topic=orders.topic.name, value=format_, key=format_)
+    declared = Declaration(
+        source=source, sink=PostgresSink(conn_id="sink", table="raw.t"), spark_conn_id="spark", owner="data"
+    )
+    known = replace(known, declaration=to_json(declared))
+    key, value = (
+        ReadSubject(name=f"{orders.topic.name}-{part}", part=part, format=format_) for part in ("key", "value")
+    )
+    assert find_subjects([known, known]) == {CONN_ID: [key, value]}
+    assert find_subjects([known], ["source"]) == find_subjects([known], [CONN_ID]) == {CONN_ID: [key, value]}
+    assert find_subjects([known], ["other"]) == {}
+
+    connect_registry(monkeypatch, orders.server.url)
+    missing, first, second = check_subjects(CONN_ID, [key, value])
+    assert [each.ok for each in (missing, first, second)] == [False, True, True]
+    assert f"has no subject {key.name}" in missing.finding
+    assert first.what == f"subject {value.name} of {CONN_ID}"
+    answers = f"The schema registry answers without a login at {orders.server.url}: "
+    columns = f"the subject has 2 versions, the latest is schema {number} (AVRO). Columns: id bigint, state text."
+    assert first.finding == answers + columns
+    assert f"schema {old} does not fit schema {number}: field id is text and not bigint" in second.finding
+    strange = replace(value, format=Protobuf(registry_conn_id=CONN_ID))
+    (refused,) = check_subjects(CONN_ID, [strange])
+    assert not refused.ok
+    assert "is of type AVRO, and Protobuf needs schemas of type PROTOBUF" in refused.finding
+    (types,) = CHECKS["http"](on_registry.endpoint_of(orders.server))
+    assert types == f"{answers}it holds schemas of the types AVRO, JSON, PROTOBUF."
+
+    connect_registry(monkeypatch, "http://127.0.0.1:9")
+    (down,) = check_subjects(CONN_ID, [value])
+    assert not down.ok
+    assert "does not answer" in down.finding
+
+
+def connect_registry(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Let Airflow's connection of the registry lead there."""
+    fields = {"conn_type": "http", "host": url}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", json.dumps(fields))

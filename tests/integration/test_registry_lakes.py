@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.lake.sink.target import LakeTarget
+from airflow_provider_backpressure.core.config import NewColumn
+from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import Avro, JsonSchema
 from tests import types_avro as typed
 from tests.integration.test_kafka_source import Run, Stage, stage  # noqa: F401 - the fixture
-from tests.integration.test_registry import Registered, orders  # noqa: F401 - the fixture
+from tests.integration.test_registry import FIRST, Registered, orders, planned  # noqa: F401 - the fixture
 from tests.support import lakes
 from tests.support.marks import mark_long
 from tests.support.registry import CONN_ID, avro_record, framed
@@ -39,6 +42,7 @@ READ: dict[str, Callable[[str], Any]] = {
     "numeric(15,2)": Decimal,
 }
 """What files hold by its own type, from the text that PostgreSQL prints; of every other type they hold that text."""
+KINDS = mark_long(lakes.KINDS, quick=["iceberg"])
 LEFT = ("topic", "partition", "timestamp", "headers")
 """Columns that other tests look at."""
 
@@ -52,6 +56,41 @@ def read(run: Run) -> list[dict[str, Any]]:
     """Return the rows in the order of their offsets."""
     rows = lakes.table(**run.composed.into).drop_columns(list(LEFT)).to_pylist()
     return sorted(rows, key=lambda row: row["offset"])
+
+
+def evolve(orders: Registered, run: Run, format_: Any, added: str, kind: str, folder: Path) -> Run:  # noqa: F811
+    """Let files that are there get new columns by policy, also where the planner is killed behind them.
+
+    A folder of Parquet gets none, and stays as it is: return the same in another one.
+    """
+    before = lakes.table(**run.composed.into)
+    with pytest.raises(SourceRefused, match=f"column {added} was added"):
+        run.plan()
+    assert lakes.table(**run.composed.into).equals(before)
+    if kind == "parquet":
+        with pytest.raises(SinkRefused, match=f"cannot be given the column {added}: its files have the columns they"):
+            planned(orders, run, on_new_column=NewColumn.ADD)
+        assert lakes.table(**run.composed.into).equals(before)
+        (folder / "again").mkdir()
+        again = orders.hydration(format_, into=lakes.place(kind, folder / "again"))
+        again.go()
+        return again
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LakeTarget, "begin", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            planned(orders, run, on_new_column=NewColumn.ADD)
+    wider = lakes.table(**run.composed.into)
+    assert wider.select(before.column_names).equals(before)
+    assert wider.column_names == [*before.column_names, *added.split(", ")]
+    planned(orders, run, on_new_column=NewColumn.ADD)
+    run.drain()
+    assert run.verify(Verify.FULL).equal
+    return run
+
+
+def interrupt(*_: Any, **__: Any) -> int:
+    """End as a planner does that is killed."""
+    raise KeyboardInterrupt
 
 
 def put_aside(run: Run, kind: str, folder: Path) -> tuple[Run, dict[str, str]]:
@@ -207,3 +246,106 @@ def test_a_value_that_files_cannot_hold_is_named_and_nothing_of_its_range_arrive
     assert re.search(r"\bfield f\b", str(refused.value)), str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(lakes.table(**run.composed.into)) == 0
+
+
+@pytest.mark.statement("R2")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_schema_evolves_the_files_and_one_that_does_not_fit_stops(
+    orders: Registered,  # noqa: F811
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    """R2: by the declared policy; both ids are in the error, each record goes by its own schema."""
+    first = orders.subject().register(FIRST)
+    orders.topic.send(0, avro_record(FIRST, {"id": 1, "state": "new"}, first))
+    run = orders.hydration(into=lakes.place(kind, tmp_path))
+    run.go()
+    wider = {**FIRST, "fields": [*FIRST["fields"], {"name": "note", "type": ["null", "string"], "default": None}]}
+    second = orders.subject().register(wider)
+    orders.topic.send(0, avro_record(wider, {"id": 2, "state": "sent", "note": "x"}, second))
+    orders.topic.send(0, avro_record(FIRST, {"id": 3, "state": "new"}, first))
+    again = evolve(orders, run, Avro(registry_conn_id=CONN_ID), "note", kind, tmp_path)
+    rows = [(1, "new", None), (2, "sent", "x"), (3, "new", None)]
+    assert [(row["id"], row["state"], row["note"]) for row in read(again)] == rows
+    other = {**FIRST, "fields": [{"name": "id", "type": "string"}]}
+    third = orders.subject().register(other)
+    orders.topic.send(0, avro_record(other, {"id": "4"}, third))
+    with pytest.raises(
+        SourceRefused, match=rf"Schema {third} .* does not fit schema {second}, .*: column id was bigint"
+    ):
+        again.plan()
+    assert len(read(again)) == len(rows)
+
+
+@pytest.mark.statement("R2")
+@pytest.mark.parametrize("kind", mark_long(["delta", "iceberg"], quick=["iceberg"]))
+def test_rows_that_are_upserted_get_a_new_column(
+    orders: Registered,  # noqa: F811
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    """R2: earlier rows are NULL in it until a record of their key comes; a record without a value deletes as before."""
+    key = orders.subject("key").register("long")
+
+    def send(schema: dict[str, Any], number: int, *values: dict[str, Any] | None) -> None:
+        for each, value in enumerate(values):
+            record = None if value is None else avro_record(schema, {"id": each, **value}, number)
+            orders.topic.send(0, record, key=avro_record("long", each, key))
+
+    first = orders.subject().register(FIRST)
+    send(FIRST, first, *({"state": "new"},) * 3)
+    format_ = Avro(registry_conn_id=CONN_ID)
+    run = orders.hydration(format_, mode="upsert", reading={"key": format_}, into=lakes.place(kind, tmp_path))
+    run.go()
+    wider = {**FIRST, "fields": [*FIRST["fields"], {"name": "note", "type": ["null", "string"], "default": None}]}
+    second = orders.subject().register(wider)
+    send(wider, second, {"state": "sent", "note": "x"}, None)
+    assert planned(orders, run, on_new_column=NewColumn.ADD).verdict is Verdict.PLANNED
+    run.drain()
+    assert [(row["key"], row["state"], row["note"]) for row in read(run)] == [(2, "new", None), (0, "sent", "x")]
+
+
+@pytest.mark.statement("R4")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_decoded_is_named_or_put_aside(
+    orders: Registered,  # noqa: F811
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    """R4: an unknown id and undecodable bytes, by partition and offset; what is good arrives, nothing is lost."""
+    schema = orders.subject().register(FIRST)
+    good = [avro_record(FIRST, {"id": number, "state": "new"}, schema) for number in range(2)]
+    orders.topic.send(0, good[0], framed(good[0][5:], 10**6), good[0][:-1], good[1])
+    run = orders.hydration(into=lakes.place(kind, tmp_path))
+    run.plan()
+    with pytest.raises((SourceRefused, RangeFailed), match=r"offset 1 of partition 0 .* has schema 1000000, which"):
+        run.drain()
+    assert len(lakes.table(**run.composed.into)) == 0
+    kept, aside = put_aside(run, kind, tmp_path)
+    assert [(row["offset"], row["id"]) for row in read(kept)] == [(0, 0), (3, 1)]
+    assert sorted(aside) == ["1", "2"]
+    assert "has schema 1000000" in aside["1"]
+    assert "ends too early" in aside["2"]
+
+
+@pytest.mark.statement("R4")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_registry_that_is_down_stops_no_range_that_was_planned(
+    orders: Registered,  # noqa: F811
+    kind: str,
+    tmp_path: Path,
+) -> None:
+    """R4: files get what was planned; the next plan is unavailable, and once the registry answers nothing was lost."""
+    schema, into = orders.subject().register(FIRST), lakes.place(kind, tmp_path)
+    orders.topic.send(0, avro_record(FIRST, {"id": 1, "state": "new"}, schema))
+    run = orders.hydration(into=into)
+    run.plan()
+    down = replace(orders.server, url="http://127.0.0.1:9/apis/ccompat/v7")
+    gone = orders.hydration(server=down, into=into)
+    gone.drain()
+    assert [row["id"] for row in read(gone)] == [1]
+    orders.topic.send(0, avro_record(FIRST, {"id": 2, "state": "new"}, schema))
+    with pytest.raises(SourceUnavailable, match=r"schema registry at .* does not answer"):
+        gone.plan()
+    run.go()
+    assert [row["id"] for row in read(run)] == [1, 2]

@@ -4,7 +4,7 @@ They are written before the commit, each under a name that no other execution us
 is, however much of the table's history has been cleaned away.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow
@@ -112,7 +112,28 @@ def footer(place: Place, name: str) -> pq.FileMetaData:
         return pq.read_metadata(stream)
 
 
-def batches(stream: pyarrow.NativeFile) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a file, one row group's columns at a time in memory, and close it."""
+def batches(stream: pyarrow.NativeFile, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the rows of a file, or these columns of them, one row group's at a time in memory, and close it."""
     with stream:
-        yield from pq.ParquetFile(stream).iter_batches(batch_size=READ_ROWS)
+        yield from pq.ParquetFile(stream).iter_batches(batch_size=READ_ROWS, columns=columns)
+
+
+def complete_columns(
+    batch: pyarrow.RecordBatch, schema: pyarrow.Schema, names: Mapping[str, Sequence[str]] | None = None
+) -> pyarrow.RecordBatch:
+    """Return rows of a file with its table's columns: one that may be NULL and was added since is NULL.
+
+    ``names``: what a column was called in files of before.
+    """
+    there = set(batch.schema.names)
+    if there.issuperset(schema.names):
+        return batch
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for field in schema:
+        if field.name not in there:
+            before = next((name for name in (names or {}).get(field.name, ()) if name in there), None)
+            if before is not None:
+                columns[field.name] = batch.column(before)
+            elif field.nullable:
+                columns[field.name] = pyarrow.nulls(batch.num_rows, field.type)
+    return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -52,6 +52,13 @@ class LakeTable(Protocol):
         """Create it where it is not there. Idempotent."""
         ...
 
+    def add_columns(self, fields: Sequence[pyarrow.Field]) -> None:
+        """Give a table that is there further columns, in which earlier rows are NULL, all of them in one step.
+
+        ``SinkRefused`` for a format whose files have the columns they have.
+        """
+        ...
+
     def holds_rows(self) -> bool:
         """Whether readers see a row."""
         ...
@@ -162,8 +169,11 @@ class LakeTable(Protocol):
         """
         ...
 
-    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the rows of these files, or of the whole table."""
+    def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the rows of these files, or of the whole table, of which ``columns`` may name those that are wanted.
+
+        A column that was added since a file was written is NULL in its rows.
+        """
         ...
 
     def translate_errors(self) -> AbstractContextManager[None]:

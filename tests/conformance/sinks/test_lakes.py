@@ -42,9 +42,9 @@ from airflow_provider_backpressure.exceptions import (
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink
 from airflow_provider_backpressure.spark.types import arrow_schema
 from tests.conformance.sinks import test_ordered
-from tests.conformance.sinks.cases import Case, DeltaCase, IcebergCase, ParquetCase, opened
-from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected
-from tests.conformance.sinks.test_landed import landed
+from tests.conformance.sinks.cases import COLUMNS, Case, DeltaCase, IcebergCase, ParquetCase, opened
+from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
+from tests.conformance.sinks.test_landed import landed, read_back
 from tests.conformance.sinks.test_ordered import log
 
 pytestmark = pytest.mark.integration
@@ -687,3 +687,118 @@ def test_all_columns_that_do_not_fit_are_named_at_once() -> None:
         "and is int64 in the table; column b arrives as int64 and is string in the table; column c takes no NULL in "
         "the table, and may be NULL in the source."
     )
+
+
+def widen(case: Case) -> None:
+    """Let the target have the second column too, as a planner does before it begins a plan of both."""
+    with opened(case) as sink:
+        sink.widen(COLUMNS[1:])
+
+
+@only(*LOGS)
+@pytest.mark.statement("R2")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_table_is_given_a_column_in_which_earlier_rows_are_null(case: Case, mode: str) -> None:
+    """R2: also by a planner that was killed behind it and tries again; what was landed before is read with it."""
+    case.columns = COLUMNS[:1]
+    begin(case, mode=mode).write(0)
+    widen(case)
+    widen(case)
+    case.columns = COLUMNS
+    new = begin(case, mode=mode, ranges=1)
+    case.write(new.spec(0), batches(case, ids(1)))
+    assert case.rows() == [*((key, None) for key in ids(0)), *expected(case, 1)]
+    assert new.read_back(0 if mode == "append" else None).rows == (10 if mode == "append" else 20)
+    with landed(case) as source:
+        assert sorted(row for part in read_back(source) for row in part) == case.rows()
+    if mode == "upsert":
+        case.write(new.spec(1), batches(case, ids(0)))
+        assert case.rows() == expected(case, 0, 1)
+    with pytest.raises(SinkRefused, match="has a column name already, with values in rows"):
+        widen(case)
+
+
+@only(*LOGS)
+@pytest.mark.statement("R2", "X1")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_zombie_of_the_schema_before_is_refused(case: Case, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R2, X1: it had seen that it holds the table; then came the column, a plan with it, and that plan's rows."""
+    case.columns = COLUMNS[:1]
+    old = begin(case, mode=mode)
+
+    def evolve() -> None:
+        widen(case)
+        case.columns = COLUMNS
+        begin(case, mode=mode).write(0)
+
+    slow = batches(case, ids(0))
+    between(monkeypatch, evolve)
+    with pytest.raises(PlanSuperseded):
+        case.write(old.spec(0), slow)
+    assert case.rows() == expected(case, 0)
+
+
+@only(*LOGS)
+@pytest.mark.statement("R2", "X1")
+def test_a_range_that_is_overtaken_by_a_column_alone_has_null_in_it(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2, X1: its plan still holds the table, as after a planner that was killed between column and plan."""
+    case.columns = COLUMNS[:1]
+    old = begin(case)
+    between(monkeypatch, lambda: widen(case))
+    old.write(0)
+    assert case.rows() == [(key, None) for key in ids(0)]
+    case.columns = COLUMNS
+    begin(case).write(1)
+    assert case.rows() == [*((key, None) for key in ids(0)), *expected(case, 1)]
+
+
+@only("iceberg", "hadoop")
+@pytest.mark.statement("R2")
+def test_a_column_whose_name_has_values_in_older_files_is_refused(case: Case) -> None:
+    """R2: readers find columns by their names, so a column that was dropped is back with its values."""
+    assert isinstance(case, IcebergCase)
+    begin(case).write(0)
+    with case.writable().update_schema() as update:
+        update.delete_column("name")
+    for _ in range(2):
+        with pytest.raises(SinkRefused, match="has a column name already, with values in rows"):
+            widen(case)
+
+
+@only("iceberg", "hadoop")
+@pytest.mark.statement("R2")
+def test_landed_rows_of_a_column_that_was_renamed_are_not_taken_for_null(case: Case) -> None:
+    """A part of R2: files of before have it under its name of before."""
+    assert isinstance(case, IcebergCase)
+    begin(case).write(0)
+    with case.writable().update_schema() as update:
+        update.rename_column("name", "title")
+    case.columns = (COLUMNS[0], replace(COLUMNS[1], name="title"))
+    begin(case, ranges=0)
+    with landed(case) as source:
+        assert [row for part in read_back(source) for row in part] == expected(case, 0)
+
+
+@only("delta")
+@pytest.mark.statement("R2")
+def test_a_column_that_delta_cannot_hold_beside_the_others_is_not_added(case: Case) -> None:
+    """A part of R2: by its name, and all or none."""
+    begin(case).write(0)
+    with pytest.raises(SinkRefused, match="cannot distinguish the columns"), opened(case) as sink:
+        sink.widen([Column(name="more", type="text"), Column(name="NAME", type="text")])
+    assert case.rows() == expected(case, 0)
+    begin(case)
+
+
+@only("parquet")
+@pytest.mark.statement("R2")
+def test_a_folder_of_parquet_is_given_no_column(case: Case) -> None:
+    """A part of R2: its files are all alike; a folder without files has no columns yet."""
+    more = [Column(name="more", type="text")]
+    with opened(case) as sink:
+        sink.widen(more)
+    begin(case).write(0)
+    with pytest.raises(SinkRefused, match="cannot be given the column more: its files"), opened(case) as sink:
+        sink.widen(more)

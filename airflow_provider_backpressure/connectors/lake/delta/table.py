@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
     DeltaError,
@@ -20,7 +20,13 @@ from airflow_provider_backpressure.connectors.lake.delta import actions as delta
 from airflow_provider_backpressure.connectors.lake.delta import features
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
-from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, footer, marks_folder
+from airflow_provider_backpressure.connectors.lake.metadata_files import (
+    Notes,
+    batches,
+    complete_columns,
+    footer,
+    marks_folder,
+)
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, check_arriving, require_files
 from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
@@ -63,6 +69,12 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
     def create(self, schema: pyarrow.Schema) -> None:
         path, bounded = self._place.path, dict[str, str | None](features.select_bounded(schema))
         DeltaTable.create(path, schema, mode="ignore", configuration=bounded, storage_options=self._options)
+
+    def add_columns(self, fields: Sequence[pyarrow.Field]) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.add_columns`. An entry of the log without files."""
+        table = self._load()
+        features.check_features(table, self.name)
+        table.alter.add_columns([Field.from_arrow(each) for each in fields])
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         # A merge writes bounds by a setting of the table.
@@ -135,7 +147,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         same = str(table.metadata().id) == since.table
         return same and delta_files.keeps_rows(self._place, since.number, table.version())
 
-    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+    def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows.
 
         So has one that the log no longer names: a caller that names files knows how many rows they hold.
@@ -143,13 +155,13 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         table = self._load()
         features.check_features(table, self.name)
         if files is None:
-            yield from table.to_pyarrow_dataset().to_batches()
+            yield from table.to_pyarrow_dataset().to_batches(columns=columns)
             return
-        active = delta_files.active(table)
+        active, schema = delta_files.active(table), features.schema_of(table, self.name)
         for name in files:
             if name in active:
                 with contextlib.suppress(FileNotFoundError):
-                    yield from batches(self._place.input(name))
+                    yield from (complete_columns(batch, schema) for batch in batches(self._place.input(name)))
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:

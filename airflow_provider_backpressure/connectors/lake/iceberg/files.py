@@ -84,9 +84,16 @@ def active(table: Table, *, without_deletes: bool = False) -> dict[str, DataFile
     return {task.file.file_path: task.file for task in tasks if not (without_deletes and task.delete_files)}
 
 
-def scan_rows(table: Table) -> Iterator[pyarrow.RecordBatch]:
-    """Yield every row that readers see."""
-    yield from table.scan().to_arrow_batch_reader()
+def scan_rows(table: Table, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
+    """Yield every row that readers see, or these columns of it."""
+    yield from table.scan(selected_fields=tuple(columns or ("*",))).to_arrow_batch_reader()
+
+
+def list_names(table: Table) -> dict[str, list[str]]:
+    """Return by what names readers find each column in files that have no ids of columns."""
+    mapping, schema = table.name_mapping(), table.schema()
+    known = {field.field_id: list(field.names) for field in mapping} if mapping is not None else {}
+    return {field.name: known.get(field.field_id, []) for field in schema.fields}
 
 
 def remove(files: Sequence[DataFile]) -> Callable[[Transaction, dict[str, str]], None]:
@@ -180,6 +187,11 @@ def schema_of(table: Table, name: str) -> pyarrow.Schema:
     """Return a table's columns; ``SinkRefused`` for one that this package must not write into."""
     if not table.spec().is_unpartitioned():
         raise SinkRefused(f"{name} is partitioned by {table.spec()}: that is not supported.")
+    return columns_of(table)
+
+
+def columns_of(table: Table) -> pyarrow.Schema:
+    """Return a table's columns."""
     fields = [
         pyarrow.field(field.name, _LARGE.get(field.type, field.type), field.nullable)
         for field in table.schema().as_arrow()

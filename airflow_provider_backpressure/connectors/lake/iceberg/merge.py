@@ -23,6 +23,7 @@ from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
+from pyiceberg.table.update import AssertCurrentSchemaId
 
 from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
 from airflow_provider_backpressure.connectors.lake.iceberg.bounds import describe_files, may_hold
@@ -167,7 +168,10 @@ def _parts(table: Table, task: FileScanTask, schema: pyarrow.Schema) -> Iterator
 
 
 def commit_change(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:
-    """Swap the metadata; ``False`` where the branch has moved since the table was loaded.
+    """Swap the metadata; ``False`` where branch or columns are others than when the table was loaded.
+
+    The names by which readers find columns are set with the first rows: a column that was added meanwhile would be
+    without one, and readers would fail, or find NULL.
 
     A refusal proves nothing: where the answer of a commit was lost and the transport sent it again, the second call is
     refused because of the first. So the table is loaded again before anything is deleted.
@@ -176,6 +180,8 @@ def commit_change(table: Table, properties: dict[str, str], about: dict[str, str
     try:
         with table.transaction() as transaction:
             change(transaction, about)
+            columns = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
+            transaction._stage((), (columns,))
             snapshot = transaction.table_metadata.current_snapshot()
             transaction.set_properties({**properties, LAST: iceberg_history.describe_snapshot(snapshot)})
             number = (snapshot.sequence_number if snapshot is not None else None) or 0

@@ -48,7 +48,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.merge import (
 )
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
-from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, marks_folder
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, complete_columns, marks_folder
 from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
@@ -109,6 +109,11 @@ class IcebergTable(VersionedTable[Table]):
             self._catalog.create_table(self.name, self.to_stored_schema(schema), properties=iceberg_history.PROPERTIES)
         except TableAlreadyExistsError:
             return
+
+    def add_columns(self, fields: Sequence[pyarrow.Field]) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.add_columns`. Another schema of the table, and no snapshot."""
+        with self._load().update_schema() as update:
+            update.union_by_name(pyarrow.schema(fields))
 
     def output(self, name: str) -> pyarrow.NativeFile:
         """See :meth:`..connectors.lake.table.LakeTable.output`: what no snapshot names, nobody sees."""
@@ -200,17 +205,19 @@ class IcebergTable(VersionedTable[Table]):
         table = self._load()
         return str(table.metadata.table_uuid) == since.table and iceberg_history.keeps_rows(table, since.number)
 
-    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+    def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
+        table = self._load()
         if files is None:
-            yield from scan_rows(self._load())
+            yield from scan_rows(table, columns)
             return
+        schema, names = iceberg_history.columns_of(table), iceberg_history.list_names(table)
         for name in files:
             try:
                 stream = self._load_data().input(name)
             except FileNotFoundError:
                 continue
-            yield from batches(stream)
+            yield from (complete_columns(batch, schema, names) for batch in batches(stream))
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:

@@ -64,6 +64,14 @@ class ParquetTable:
         """See :meth:`..connectors.lake.table.LakeTable.create`: a folder comes with its first file."""
         self._folder.check_publishing()
 
+    def add_columns(self, fields: Sequence[pyarrow.Field]) -> None:
+        """See :meth:`..connectors.lake.table.LakeTable.add_columns`: all files of a folder are to be alike."""
+        names = ", ".join(field.name for field in fields)
+        raise SinkRefused(
+            f"{self.name} cannot be given the column {names}: its files have the columns they have. Leave it "
+            "out with columns= on the source, or land the rows again in another table."
+        )
+
     def holds_rows(self) -> bool:
         return any(footer(self._place, info.base_name).num_rows for info in self._visible()) or bool(self._foreign())
 
@@ -203,11 +211,11 @@ class ParquetTable:
         """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. A folder does not say what became of a file."""
         return False
 
-    def read(self, files: Sequence[str] | None) -> Iterator[pyarrow.RecordBatch]:
+    def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
         for name in [info.base_name for info in self._visible()] if files is None else files:
             with contextlib.suppress(FileNotFoundError):
-                yield from batches(self._place.input(name))
+                yield from batches(self._place.input(name), columns)
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, 
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.spark.types import arrow_schema
 
 
@@ -125,12 +125,33 @@ class LakeTarget(FilesTarget):
         )
 
     def widen(self, columns: Sequence[Column]) -> None:
-        """See :meth:`..core.ports.Sink.widen`: files that are there have the columns they have."""
-        names = ", ".join(column.name for column in columns)
-        raise SinkRefused(
-            f"{self._table.name} cannot be given the column {names}: its files have the columns they have. Leave it "
-            "out with columns= on the source, or land the rows again in another table."
+        """See :meth:`..core.ports.Sink.widen`. All of them or none; ``SinkRefused`` where one is there with values."""
+        with self._table.translate_errors():
+            there = self._table.schema()
+            if there is None:
+                return
+            schema = self._table.to_stored_schema(arrow_schema(columns))
+            added = [field.with_nullable(True) for field in schema if field.name not in there.names]
+            self._table.check(pyarrow.schema([*there, *added]))
+            self._check_empty([name for name in schema.names if name in there.names])
+            if added:
+                self._table.add_columns(added)
+                # Files may hold the values of a column of that name that somebody has dropped.
+                self._check_empty([field.name for field in added])
+
+    def _check_empty(self, names: Sequence[str]) -> None:
+        """Raise ``SinkRefused`` where one of these columns has a value: the source has NULL in these rows."""
+        filled = (
+            name
+            for batch in (self._table.read(None, names) if names else ())
+            for name in names
+            if batch.column(name).null_count < batch.num_rows
         )
+        if (name := next(filled, None)) is not None:
+            raise SinkRefused(
+                f"{self._table.name} has a column {name} already, with values in rows that were committed before the "
+                f"source had it: {RESTART}, or land the rows in another table."
+            )
 
     def prepare(self, write: WriteSpec) -> None:
         with self._table.translate_errors():
