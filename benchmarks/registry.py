@@ -1,4 +1,4 @@
-"""What a record costs in the reader: Avro and JSON behind the ids of their schemas, beside other decoders.
+"""What a record costs in the reader: Avro, Protobuf and JSON behind the ids of their schemas, beside other decoders.
 
 `python -m benchmarks.registry --records 200000 --rounds 5`, without servers: batches of records as confluent-kafka
 passes them on become columns of Arrow. Every way takes the same records, in turn; the figures are medians of CPU time.
@@ -23,33 +23,44 @@ from typing import Any
 import fastavro
 import pyarrow
 from confluent_kafka import Message
+from google.protobuf import json_format
 
 from airflow_provider_backpressure.connectors.kafka.source.config import KafkaSource, columns_of
-from airflow_provider_backpressure.connectors.kafka.source.formats import Avro, Format, JsonSchema
-from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, Version
+from airflow_provider_backpressure.connectors.kafka.source.formats import Avro, Format, JsonSchema, Protobuf
+from airflow_provider_backpressure.connectors.kafka.source.registry import (
+    AVRO,
+    JSON,
+    Version,
+)
+from airflow_provider_backpressure.connectors.kafka.source.registry import (
+    PROTOBUF as PROTOBUF_TYPE,
+)
 from airflow_provider_backpressure.connectors.kafka.source.schemas import merge, to_columns
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_decoders
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
-from benchmarks import machine, page, report
+from benchmarks import machine, page, protobuf_records, report
 from dev import environments
 
 HEADING = "Records with a schema, in the reader"
-ABOUT = """What a record of {avro} bytes in Avro, or of {json} bytes in JSON, costs until it is a row of Arrow's
-columns, in microseconds of CPU; {records:,} records in batches of {batch:,}:
+ABOUT = """What a record of {avro} bytes in Avro, {protobuf} in Protobuf or {json} in JSON costs until it is a row of
+Arrow's columns, in microseconds of CPU; {records:,} records in batches of {batch:,}. The nested record has {nested}
+bytes, with a message, a list of {lines} messages and a list of texts in it, which become JSON:
 
 ```sh
 {command}
 ```
 
 Our ways hold all that the reader does with a record after Kafka's client: offset, time, key and headers, the
-check of its schema's id, and the columns of its fields. "JSON with fields=" is what JSON cost before it had a
-registry. The other decoders make dictionaries of the value alone, and no columns yet."""
+check of its schema's id, and the columns of its fields. "JSON with fields=" has no
+registry. The other decoders make dictionaries or JSON of the value alone, and no columns yet."""
 GOAL = "Avro takes {ours:.2f} µs; at most {most:g} are allowed."
 MOST = 6.0
 """Microseconds of CPU that a record of Avro may take."""
 BATCH = 10_000
 SCHEMA_ID = 7
 TOPIC = "orders"
+PROTOBUF, NESTED = "ours, Protobuf", "ours, nested Protobuf"
+LIBRARY = "Protobuf's own library, nested, to JSON"
 OURS, PLAIN, WITH_ID = "ours, Avro", "ours, JSON with fields=", "ours, JSON behind a schema's id"
 FASTAVRO, CLIENT = "fastavro, to dictionaries", "confluent-kafka's AvroDeserializer, to dictionaries"
 FIELDS: Sequence[tuple[str, Any, str]] = (
@@ -182,13 +193,18 @@ def measure(count: int, rounds: int, folder: Path) -> tuple[dict[str, float], di
     records = make_records(count)
     avro, plain = to_avro(records), to_json(records)
     framed = [_head() + value for value in plain]
+    classes = protobuf_records.make_classes(folder)
+    flat, nested = protobuf_records.to_flat(classes, records), protobuf_records.to_nested(classes, records)
     properties = {name: PROPERTIES[kind] for name, _, kind in FIELDS}
     json_schema = json.dumps({"type": "object", "properties": properties})
     ways: dict[str, Callable[[], float]] = {
         OURS: _timed(reader(Avro(registry_conn_id="r"), AVRO, json.dumps(SCHEMA)), to_messages(avro)),
         PLAIN: _timed(reader(None), to_messages(plain)),
         WITH_ID: _timed(reader(JsonSchema(registry_conn_id="r"), JSON, json_schema), to_messages(framed)),
+        PROTOBUF: _timed(protobuf_reader(protobuf_records.FLAT), to_protobuf(flat, protobuf_records.FLAT)),
+        NESTED: _timed(protobuf_reader(protobuf_records.NESTED), to_protobuf(nested, protobuf_records.NESTED)),
         FASTAVRO: _fastavro(avro),
+        LIBRARY: _library(classes[protobuf_records.NESTED], nested),
     }
     check(records, reader(Avro(registry_conn_id="r"), AVRO, json.dumps(SCHEMA))(to_messages(avro[:BATCH])))
     found: dict[str, list[float]] = {way: [] for way in (*ways, CLIENT)}
@@ -208,8 +224,19 @@ def measure(count: int, rounds: int, folder: Path) -> tuple[dict[str, float], di
             found[CLIENT].append(_ask(client))
         assert client.stdin is not None
         client.stdin.close()
-    sizes = {"avro": sum(map(len, avro)) / count, "json": sum(map(len, plain)) / count}
+    every = {"avro": avro, "json": plain, "protobuf": flat, "nested": nested}
+    sizes = {name: sum(map(len, values)) / count for name, values in every.items()}
     return {way: median(seconds) / count * 1e6 for way, seconds in found.items()}, sizes
+
+
+def protobuf_reader(name: str) -> Callable[[Sequence[Message]], pyarrow.RecordBatch]:
+    """Return what makes a batch of records of a message."""
+    return reader(Protobuf(registry_conn_id="r", message=name), PROTOBUF_TYPE, protobuf_records.SCHEMA)
+
+
+def to_protobuf(values: Sequence[bytes], name: str) -> list[Message]:
+    """Return records of a message as the client passes them on."""
+    return to_messages([_head() + protobuf_records.PLACES[name] + value for value in values])
 
 
 def check(records: Sequence[Mapping[str, Any]], batch: pyarrow.RecordBatch) -> None:
@@ -237,6 +264,16 @@ def _fastavro(values: Sequence[bytes]) -> Callable[[], float]:
         begin = time.process_time()
         for value in values:
             fastavro.schemaless_reader(io.BytesIO(value[5:]), schema, None)
+        return time.process_time() - begin
+
+    return go
+
+
+def _library(class_: Any, values: Sequence[bytes]) -> Callable[[], float]:
+    def go() -> float:
+        begin = time.process_time()
+        for value in values:
+            json_format.MessageToJson(class_.FromString(value), preserving_proto_field_name=True)
         return time.process_time() - begin
 
     return go
@@ -273,9 +310,13 @@ def main() -> int:
     if given.write_docs:
         command = f"python -m benchmarks.registry --records {given.records} --rounds {given.rounds}"
         about = ABOUT.format(
-            avro=round(sizes["avro"]), json=round(sizes["json"]), records=given.records, batch=BATCH, command=command
+            **{name: round(size) for name, size in sizes.items()},
+            lines=protobuf_records.LINES,
+            records=given.records,
+            batch=BATCH,
+            command=command,
         )
-        described = machine.describe((), ("confluent-kafka", "fastavro", "numpy"))
+        described = machine.describe((), ("confluent-kafka", "fastavro", "numpy", "protobuf"))
         page.write(HEADING, "\n\n".join([about, table(found), goal, report.machine(described)]))
     return 2 if found[OURS] > MOST else 0
 

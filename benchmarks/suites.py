@@ -95,7 +95,7 @@ SUITES = (
     ),
     Suite(
         name="registry",
-        about="what a record in Avro or JSON costs in the reader, beside fastavro and the registry's own client",
+        about="what a record in Avro, Protobuf or JSON costs in the reader, beside other decoders",
         minutes=1,
         options=_scaled("--records", 0.02, 5_000),
     ),

@@ -39,29 +39,6 @@ JSON = "json"
 """Format that needs no schema to be decoded: only its columns come of it."""
 
 
-class Unframed:
-    """A record without the id of its value's schema."""
-
-    __slots__ = ("record",)
-
-    def __init__(self, record: Any) -> None:
-        self.record = record
-
-    def value(self) -> bytes | None:
-        """Return what is behind the id."""
-        whole: bytes | None = self.record.value()
-        return None if whole is None else whole[HEAD:]
-
-    def offset(self) -> int:
-        return int(self.record.offset())
-
-    def partition(self) -> int:
-        return int(self.record.partition())
-
-    def topic(self) -> str:
-        return str(self.record.topic())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
     """Takes keys or values apart by the schemas that a plan has pinned."""
@@ -94,7 +71,8 @@ class Decoder:
 
     def check(self, payloads: Sequence[bytes | None]) -> dict[int, str]:
         """Return why some records have no schema that is known, by their number."""
-        return self._group(payloads)[1]
+        heads = {payload[:HEAD] for payload in payloads if payload is not None}
+        return self._group(payloads)[1] if any(map(self._find_problem, heads)) else {}
 
     @property
     def is_json(self) -> bool:
@@ -120,21 +98,25 @@ class Decoder:
         groups: dict[int, list[int]] = {}
         problems: dict[int, str] = {}
         for head, rows in heads.items():
-            schema_id = int.from_bytes(head[_ID], "big")
-            if len(head) < HEAD or head[0] != MAGIC:
-                reason = f"its {self.part} does not begin with a schema's id"
-            elif (known := self._known.get(str(schema_id))) is None:
-                reason = (
-                    f"its {self.part} has schema {schema_id}, which subject {self.decoding['subject']} did not have "
-                    "when the run was planned"
-                )
-            elif "misfit" in known:
-                reason = known["misfit"]
+            reason = self._find_problem(head)
+            if reason:
+                problems |= dict.fromkeys(rows, reason)
             else:
-                groups[schema_id] = rows
-                continue
-            problems |= dict.fromkeys(rows, reason)
+                groups[_to_id(head)] = rows
         return groups, problems
+
+    def _find_problem(self, head: bytes) -> str:
+        """Return why records that begin so have no schema that is known; empty where they have."""
+        if len(head) < HEAD or head[0] != MAGIC:
+            return f"its {self.part} does not begin with a schema's id"
+        schema_id = _to_id(head)
+        known = self._known.get(str(schema_id))
+        if known is None:
+            return (
+                f"its {self.part} has schema {schema_id}, which subject {self.decoding['subject']} did not have when "
+                "the run was planned"
+            )
+        return str(known.get("misfit", ""))
 
     @cached_property
     def _known(self) -> Mapping[str, Any]:
@@ -151,3 +133,7 @@ class Decoder:
             )
         arrays, wrong = schema.decode([payloads[row] or b"" for row in rows], self.columns)
         return arrays, {rows[at]: f"its {self.part} cannot be taken apart: {reason}" for at, reason in wrong.items()}
+
+
+def _to_id(head: bytes) -> int:
+    return int.from_bytes(head[_ID], "big")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow
 import pyarrow.compute as pc
@@ -98,6 +98,11 @@ class Verbatim(str):
     __slots__ = ()
 
 
+_TEXTS = frozenset((str, Verbatim, type(None)))
+_BLANKS = " \t\n\r"
+"""What JSON may have around a value."""
+
+
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
@@ -106,9 +111,9 @@ JSON_DECODER = json.JSONDecoder(parse_int=Verbatim, parse_float=Verbatim, parse_
 """Gives numbers as :class:`Verbatim`, and refuses what is no JSON with a ``ValueError``."""
 
 
-def _parse_value(record: "Message") -> tuple[str | None, Any]:
+def _parse_value(record: "Message", value: bytes | None) -> tuple[str | None, Any]:
     """Return a value's text and what it says."""
-    text = read_text(record, "value", record.value())
+    text = read_text(record, "value", value)
     return text, None if text is None else parse_json(record, text)
 
 
@@ -124,34 +129,50 @@ def parse_json(record: "Message", text: str) -> Any:
         refuse(record, "its value is nested too deep")
 
 
-def json_texts(records: Records, *, trusts: bool) -> pyarrow.Array:
-    """Return the values as text: as they are where all are plainly objects, otherwise each is checked by itself."""
-    values = read_bytes(records, "value")
-    if trusts or are_objects(values):
+def json_texts(records: Records, values: Sequence[bytes | None], *, trusts: bool) -> pyarrow.Array:
+    """Return values as text: as they are where all are plainly objects, otherwise each is checked by itself.
+
+    ``values``: those of the records, without what is before the JSON.
+    """
+    whole = buffers.of_bytes(values, pyarrow.binary())
+    if trusts or are_objects(whole):
         with suppress(pyarrow.ArrowInvalid):
-            return values.cast(pyarrow.string())
-    return pyarrow.array([_parse_value(record)[0] for record in records], pyarrow.string())
+            return whole.cast(pyarrow.string())
+    texts = [_parse_value(record, value)[0] for record, value in zip(records, values, strict=True)]
+    return pyarrow.array(texts, pyarrow.string())
 
 
-def json_columns(records: Records, columns: Sequence[Column]) -> list[pyarrow.Array]:
-    """Return the fields of values that are all objects."""
-    objects = [json_object(record) for record in records]
+def json_columns(records: Records, values: Sequence[bytes | None], columns: Sequence[Column]) -> list[pyarrow.Array]:
+    """Return the fields of values that are all objects. ``values``: as of :func:`json_texts`."""
+    scan = JSON_DECODER.scan_once  # type: ignore[attr-defined]
+    objects: list[dict[str, Any] | None] = []
+    for record, value in zip(records, values, strict=True):
+        # What nearly all records are is found out by few steps, and anything else by those that can name it.
+        text, found, end = "", None, -1
+        try:
+            if value is not None:
+                text = value.decode().strip(_BLANKS)
+                found, end = scan(text, 0)
+        except (ValueError, StopIteration, RecursionError):
+            end = -1
+        if end != len(text) or type(found) is not dict or "\0" in text:
+            found = _json_object(record, value)
+        objects.append(found)
     return [json_field(records, objects, column) for column in columns]
 
 
-def json_object(record: "Message") -> dict[str, Any] | None:
-    text, value = _parse_value(record)
-    if text is not None and not isinstance(value, dict):
+def _json_object(record: "Message", value: bytes | None) -> dict[str, Any] | None:
+    text, found = _parse_value(record, value)
+    if text is not None and not isinstance(found, dict):
         refuse(record, "its value is no JSON object")
-    found: dict[str, Any] | None = value
-    return found
+    return cast("dict[str, Any] | None", found)
 
 
 def json_field(records: Records, objects: Sequence[dict[str, Any] | None], column: Column) -> pyarrow.Array:
     """Return one field of every object in the column's type; NULL where it is missing or null."""
     as_json = column.type in _JSON
     try:
-        texts = [None if each is None else _to_text(each.get(column.name), as_json=as_json) for each in objects]
+        texts = _to_texts(objects, column.name, as_json=as_json)
         return _cast(pyarrow.array(texts, pyarrow.string()), column)
     except (pyarrow.ArrowInvalid, UnicodeEncodeError, RecursionError):
         _refuse_first(records, objects, column, as_json=as_json)
@@ -296,6 +317,14 @@ def _is_moment(text: str, type_: pyarrow.DataType) -> bool:
         return bool(pc.cast(pyarrow.array([text]), type_).is_valid()[0].as_py())
     except pyarrow.ArrowInvalid:
         return False
+
+
+def _to_texts(objects: Sequence[dict[str, Any] | None], name: str, *, as_json: bool) -> list[str | None]:
+    """Return a field of every object as :func:`_to_text` does; most are texts and numbers, which need nothing."""
+    values = [None if each is None else each.get(name) for each in objects]
+    if not as_json and _TEXTS.issuperset(map(type, values)):
+        return values
+    return [_to_text(value, as_json=as_json) for value in values]
 
 
 def _to_text(value: Any, *, as_json: bool) -> str | None:

@@ -34,6 +34,8 @@ _BITS = {"int32": 32, "uint32": 32, "sint32": 32, "int64": 64, "uint64": 64, "si
 _FIXED = {"fixed32": "<I", "sfixed32": "<i", "float": "<f", "fixed64": "<Q", "sfixed64": "<q", "double": "<d"}
 _SIZES = {FIXED32: 4, FIXED64: 8}
 _ZERO: dict[str, Any] = {"bool": False, "string": "", "bytes": b"", "float": 0.0, "double": 0.0}
+_quote = json.encoder.encode_basestring
+"""Returns a text as JSON has it. ``json.dumps`` does the same, and makes an encoder for each text."""
 _EPOCH, NANOS = datetime(1970, 1, 1), 10**9
 FIRST_SECOND, LAST_SECOND, MOST_SECONDS = -62_135_596_800, 253_402_300_799, 315_576_000_000
 """Bounds of a timestamp and of a duration, as Protobuf defines them."""
@@ -41,6 +43,8 @@ FIRST_SECOND, LAST_SECOND, MOST_SECONDS = -62_135_596_800, 253_402_300_799, 315_
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Return a number of 64 bits without a sign, and the position behind it."""
+    if at < end and data[at] < _GOES_ON:
+        return data[at], at + 1
     value = 0
     for index in range(_MOST_BYTES):
         if at + index >= end:
@@ -61,10 +65,11 @@ def unfold_sign(value: int) -> int:
 
 def walk(message: Message, data: bytes, at: int, end: int) -> Iterator[tuple[Field, int, int, int, int]]:
     """Yield what is written: the field, how it is written, and where its tag, its value and what follows begin."""
+    by_tag = message.by_tag
     while at < end:
         begin = at
         tag, at = read_varint(data, at, end)
-        each = message.by_tag.get(tag)
+        each = by_tag.get(tag)
         if each is None:
             raise Malformed(describe_unknown(message, tag))
         wire = tag & 7
@@ -98,7 +103,8 @@ def put_in_order(message: Message, data: bytes, at: int, end: int) -> bytes:
     found: dict[int, bytes] = {}
     parts: dict[int, bytes] = {}
     for each, _, begin, start, behind in walk(message, data, at, end):
-        _clear_others(message, each, found)
+        if each.oneof:
+            _clear_others(message, each, found)
         number = each.number
         if each.repeated:
             found[number] = found.get(number, b"") + data[begin:behind]
@@ -112,10 +118,9 @@ def put_in_order(message: Message, data: bytes, at: int, end: int) -> bytes:
 
 def _clear_others(message: Message, each: Field, found: dict[int, Any]) -> None:
     """Remove the other fields of a oneof."""
-    if each.oneof:
-        for other in message.fields:
-            if other.oneof == each.oneof and other is not each:
-                found.pop(other.number, None)
+    for other in message.fields:
+        if other.oneof == each.oneof and other is not each:
+            found.pop(other.number, None)
 
 
 def write_varint(value: int) -> bytes:
@@ -143,7 +148,7 @@ def read_message(message: Message, data: bytes, at: int, end: int, depth: int = 
             if each.presence:
                 continue
             text = default_text(each)
-        parts.append(f"{json.dumps(each.name)}: {text}")
+        parts.append(f"{_quote(each.name)}: {text}")
     return "{" + ", ".join(parts) + "}"
 
 
@@ -153,7 +158,7 @@ def default_text(each: Field) -> str:
         return "{}" if each.message is not None and each.message.is_entry else "[]"
     if each.enum is not None:
         return json.dumps(zero_of(each.enum))
-    return _to_text(each, _ZERO.get(each.kind, 0))
+    return _to_text(_ZERO.get(each.kind, 0))
 
 
 def zero_of(enum: Enum) -> str:
@@ -165,7 +170,8 @@ def _read_fields(message: Message, data: bytes, at: int, end: int, depth: int) -
     """Return the JSON text of each field that is set, by its number."""
     found: dict[int, Any] = {}
     for each, wire, _, start, behind in walk(message, data, at, end):
-        _clear_others(message, each, found)
+        if each.oneof:
+            _clear_others(message, each, found)
         number = each.number
         if each.repeated:
             found.setdefault(number, []).extend(_read_items(each, wire, data, start, behind, depth))
@@ -228,6 +234,7 @@ def read_run(each: Field, data: bytes, at: int, end: int, tag: int) -> tuple[str
     The elements follow one another; ``put_in_order`` brings others into that order.
     """
     items: list[Any] = []
+    tags = each.tags
     while True:
         start = at
         if tag & 7 == BYTES:
@@ -241,7 +248,7 @@ def read_run(each: Field, data: bytes, at: int, end: int, tag: int) -> tuple[str
         if at == end:
             break
         tag, behind = read_varint(data, at, end)
-        if tag not in each.tags:
+        if tag not in tags:
             break
         at = behind
     return _join(each, items), at
@@ -251,19 +258,19 @@ def _read_scalar(each: Field, data: bytes, at: int, end: int) -> str:
     """Return a value as JSON text."""
     kind = each.kind
     if kind in _FIXED:
-        return _to_text(each, struct.unpack(_FIXED[kind], data[at:end])[0])
+        return _to_text(struct.unpack(_FIXED[kind], data[at:end])[0])
     if kind == "bytes":
-        return _to_text(each, data[at:end])
+        return _to_text(data[at:end])
     if kind == "string":
         try:
-            return _to_text(each, data[at:end].decode())
+            return _to_text(data[at:end].decode())
         except UnicodeDecodeError as error:
             raise Malformed("a text is no UTF-8") from error
     value, _ = read_varint(data, at, end)
     if kind == "bool":
         if value > 1:
             raise Malformed("a boolean is neither 0 nor 1")
-        return _to_text(each, bool(value))
+        return _to_text(bool(value))
     if kind in ("sint32", "sint64"):
         value = unfold_sign(value)
     elif not kind.startswith("u") and value >= 2**63:
@@ -279,12 +286,16 @@ def _read_scalar(each: Field, data: bytes, at: int, end: int) -> str:
     return str(value)
 
 
-def _to_text(each: Field, value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
+def _to_text(value: Any) -> str:
+    if isinstance(value, str):
+        return _quote(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return repr(value)
+        return _quote("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
     if isinstance(value, bytes):
-        return json.dumps(base64.b64encode(value).decode())
-    return json.dumps(value, ensure_ascii=False)
+        return _quote(base64.b64encode(value).decode())
+    return json.dumps(value)
 
 
 def to_time(seconds: int, nanos: int) -> str:

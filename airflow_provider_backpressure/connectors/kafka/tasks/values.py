@@ -13,7 +13,7 @@ import pyarrow
 from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE, Placeholder
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import MARK
 from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
-from airflow_provider_backpressure.connectors.kafka.tasks.framing import HEAD, Decoder, Unframed
+from airflow_provider_backpressure.connectors.kafka.tasks.framing import HEAD, Decoder
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
     FIRST_MILLIS,
     LAST_MILLIS,
@@ -220,15 +220,10 @@ def _decode_json(records: Records, payloads: Sequence[bytes | None], decoder: De
             for record, payload in zip(records, payloads, strict=True)
         ]
         return [pyarrow.array(texts, pyarrow.string())]
-    unframed: Any = [Unframed(record) for record in records]
-    fields = decoder.fields()
-    try:
-        if decoder.is_whole:
-            return [json_texts(unframed, trusts=False)]
-        return json_columns(unframed, fields)
-    except Unreadable as error:
-        error.record = error.record.record if isinstance(error.record, Unframed) else error.record
-        raise
+    values = [None if payload is None else payload[HEAD:] for payload in payloads]
+    if decoder.is_whole:
+        return [json_texts(records, values, trusts=False)]
+    return json_columns(records, values, decoder.fields())
 
 
 def _values(
@@ -239,8 +234,8 @@ def _values(
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "bytea":
         return [read_bytes(records, "value")]
     if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "json":
-        return [json_texts(records, trusts=trusts)]
-    return json_columns(records, columns)
+        return [json_texts(records, list(each_part(records, "value")), trusts=trusts)]
+    return json_columns(records, list(each_part(records, "value")), columns)
 
 
 def _numbers(records: Records, part: str, type_: pyarrow.DataType) -> pyarrow.Array:

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
-from airflow_provider_backpressure.connectors.kafka.tasks import values
+from airflow_provider_backpressure.connectors.kafka.tasks import json_values, values
 from airflow_provider_backpressure.connectors.kafka.tasks.framing import Decoder
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
 from airflow_provider_backpressure.core.snapshot.messages import Column
@@ -368,6 +368,40 @@ def test_json_behind_a_schema_s_id_is_taken_as_other_json() -> None:
         reasons[1:5], ("is no bigint", "does not fit", "begin with a schema's id", "no JSON"), strict=True
     ):
         assert words in str(reason)
+
+
+@pytest.mark.statement("R5")
+@pytest.mark.parametrize("value", [b'{"id": 1, "note": "x"}', b'\r\n\t {"note": "x", "id": 1} \n', None])
+def test_an_ordinary_object_needs_no_second_look(value: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of R5: neither the object nor a field that is a text or a number, which most of all are."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("looked at by itself")
+
+    monkeypatch.setattr(json_values, "_to_text", refuse)
+    if value is not None:
+        monkeypatch.setattr(json_values, "_json_object", refuse)
+    found = batch([Sent(value)], fields={"id": "bigint", "note": "text"}).to_pylist()
+    assert [(row["id"], row["note"]) for row in found] == [(None, None) if value is None else (1, "x")]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b'{"id": 1} {}', r"no JSON \(Extra data at character 10\)"),
+        (b'\xc2\xa0{"id": 1}', "no JSON"),
+        (b'\xef\xbb\xbf{"id": 1}', "no JSON"),
+        (b'{"id": 1}\0', "holds a NUL character"),
+        (b" \n", "no JSON"),
+        (b"[1]", "is no JSON object"),
+        (b" 1 ", "is no JSON object"),
+        (b"\xff", "no UTF-8"),
+    ],
+)
+def test_an_object_with_anything_else_around_it_is_named(value: bytes, words: str) -> None:
+    """Behind good ones, by its own place."""
+    with pytest.raises(SourceRefused, match=rf"offset 7 of partition 3 .*{words}"):
+        batch([Sent(b' {"id": 1}'), Sent(value, at=7)], fields={"id": "bigint"})
 
 
 @pytest.mark.parametrize(("whole", "expected"), [(False, "[1]"), (True, '{"value": [1], "more": 2}')])
