@@ -148,7 +148,7 @@ def kafka(services: Services) -> Server:
 def registry(services: Services) -> Server:
     """A real schema registry, where a Java that runs it is installed."""
     if find_java() is None:
-        pytest.skip(MISSING)
+        (pytest.fail if os.environ.get("REGISTRY_TESTS") == "required" else pytest.skip)(MISSING)
     return services.up("registry")["registry"]
 
 

@@ -17,6 +17,7 @@ from dev.servers.server import HOST, Kind, Launch, Options, Place, Server, Servi
 NEEDED = 21
 """Java's version."""
 INSTALLED = Path("/usr/lib/jvm")
+_HOME = re.compile(r"JAVA_HOME_\d+_\w+")
 SMALL = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 API = "/apis/ccompat/v7"
 MISSING = f"The schema registry needs Java {NEEDED} or newer, beside the one that Spark takes: install one."
@@ -65,11 +66,15 @@ class Registry(Kind):
 
 @cache
 def find_java() -> str | None:
-    """Return a Java that is new enough: the one that Spark takes, or another one that is installed beside it."""
+    """Return a Java that is new enough: the one that Spark takes, or another one that is installed beside it.
+
+    Continuous integration names each in a variable, as ``JAVA_HOME_21_X64``.
+    """
     home = os.environ.get("JAVA_HOME")
     first = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    named = [str(Path(place) / "bin" / "java") for name, place in sorted(os.environ.items()) if _HOME.fullmatch(name)]
     others = sorted(str(path) for path in INSTALLED.glob("*/bin/java"))
-    return next((java for java in [first, *others] if java and _version(java) >= NEEDED), None)
+    return next((java for java in [first, *named, *others] if java and _version(java) >= NEEDED), None)
 
 
 def _version(java: str) -> int:

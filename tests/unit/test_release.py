@@ -14,6 +14,7 @@ import yaml
 from airflow_provider_backpressure import __version__
 from dev.matrix.environments import AIRFLOWS, CLIENTS, SERVERS, SUBMITS
 from dev.release import problems
+from dev.servers import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[bf]*.yml"))
@@ -77,6 +78,33 @@ def test_the_workflow_and_the_classifiers_name_the_tested_python() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert claimed == workflow["jobs"]["check"]["strategy"]["matrix"]["python"]
     assert claimed[0] == workflow["env"]["PYTHON"]
+
+
+def test_continuous_integration_has_a_java_that_runs_the_schema_registry() -> None:
+    """Otherwise what R1 to R4 say of a registry would be shown nowhere; the last Java is the one that Spark takes."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    steps = workflow["jobs"]["test"]["steps"]
+    (java,) = (step["with"]["java-version"] for step in steps if "setup-java" in step.get("uses", ""))
+    first, last = java.split("\n")[:2]
+    assert int(first) >= registry.NEEDED
+    assert last == "${{ env.JAVA }}"
+    (run,) = (step for step in steps if step.get("run") == ".ci/run")
+    assert run["env"] == {"REGISTRY_TESTS": "required"}
+
+
+def test_a_java_is_found_by_the_variable_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the one that Spark takes, and only where it is new enough."""
+    for version in (17, 21):
+        java = tmp_path / str(version) / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}.0.1\"' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setattr(registry, "INSTALLED", tmp_path / "none")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "17"))
+    monkeypatch.setenv("JAVA_HOME_17_X64", str(tmp_path / "17"))
+    assert registry.find_java.__wrapped__() is None
+    monkeypatch.setenv("JAVA_HOME_21_X64", str(tmp_path / "21"))
+    assert registry.find_java.__wrapped__() == str(tmp_path / "21" / "bin" / "java")
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
