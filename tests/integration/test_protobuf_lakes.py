@@ -79,8 +79,9 @@ def test_a_new_schema_evolves_the_files_and_one_that_does_not_fit_stops(
     wider = {"id": 2, "line": {"sku": "b", "count": 3}, "note": "x", "lines": [{"sku": "c", "count": 4}, {}]}
     orders.topic.send(0, record(two, second, **wider), record(one, first, id=3))
     again = evolve(orders, run, VALUE, "note, lines", kind, tmp_path)
+    # A row that was committed before has NULL, and a record of the first schema that is read now the field's default.
     rows = [
-        (1, '{"sku": "a"}', None, "[]"),
+        (1, '{"sku": "a"}', None, "[]" if kind == "parquet" else None),
         (2, '{"sku": "b", "count": 3}', "x", '[{"sku": "c", "count": 4}, {"sku": "", "count": 0}]'),
         (3, None, None, "[]"),
     ]
