@@ -4,7 +4,7 @@ import logging
 import select
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
@@ -195,6 +195,8 @@ class Database:
     def __init__(self, source: str | URL | Engine) -> None:
         self._own = not isinstance(source, Engine)
         self._checked = False
+        self._commits_each = False
+        """Whether a statement outside of a transaction is committed by itself."""
         self.engine = source if isinstance(source, Engine) else make_engine(source)
         self._reads: Engine
         self._writes: Engine
@@ -206,6 +208,7 @@ class Database:
             # So from the first: there each change of the level, and the way back, would cost five round trips a call.
             self._reads = self._writes = self.engine
         else:
+            self._commits_each = True
             self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             self._writes = self.engine.execution_options(isolation_level="READ COMMITTED")
 
@@ -228,6 +231,10 @@ class Database:
         """Give a connection within one transaction: READ COMMITTED, or SQLite's write lock."""
         with self.translate_errors(), self._of_this_release(), self._writes.begin() as connection:
             yield connection
+
+    def write_once(self) -> AbstractContextManager[Connection]:
+        """Give a connection for one statement that writes: PostgreSQL makes that a transaction by itself."""
+        return self.read() if self._commits_each else self.write()
 
     def close(self) -> None:
         """Give the connections back that this object has opened."""

@@ -381,22 +381,22 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def keep_declaration(self, hydration_id: str, declaration: str | None) -> None:
-        with self._database.write() as connection:
+        with self._database.write_once() as connection:
             hydrations.keep_declaration(connection, hydration_id, declaration)
 
     @repeatable
     def keep_failure(self, hydration_id: str, failure: str | None) -> None:
-        with self._database.write() as connection:
+        with self._database.write_once() as connection:
             hydrations.keep_failure(connection, hydration_id, failure)
 
     @repeatable
     def keep_activity(self, hydration_id: str, activity: Activity | None = None) -> None:
-        with self._database.write() as connection:
+        with self._database.write_once() as connection:
             hydrations.keep_activity(connection, hydration_id, activity)
 
     @repeatable
     def hear(self, ids: Collection[str]) -> None:
-        with self._database.write() as connection:
+        with self._database.write_once() as connection:
             hydrations.hear(connection, ids)
 
     @repeatable

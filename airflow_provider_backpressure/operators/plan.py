@@ -161,7 +161,7 @@ class PlanSnapshotOperator(TransformTask):
 
         delay = OBSERVED_AFTER if run else 0.0
         with self.report(context, opened, hydration_id, Step.PLANNING, write=write, delay=delay):
-            planned = planner.plan(restart=wish == RESTART, again=again)
+            planned = planner.plan(restart=wish == RESTART, again=again, hydration_id=hydration_id)
         # Whether anything is to be done for a table that shares its log, the windows of that log say.
         done = not _is_work(planned)
         declared = replace(opened.declaration, run="" if done else run)

@@ -16,8 +16,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.sink import attempts as postgres_attempts
+from airflow_provider_backpressure.connectors.postgres.sink.plan_row import HELD
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
@@ -629,7 +631,7 @@ def test_targets_of_one_schema_have_their_own_epochs(opened: Open) -> None:
 
 def test_a_target_is_held_in_one_schema(opened: Open, database: Endpoint) -> None:
     """Two plan tables do not see each other's epochs, so both plans would write."""
-    run(database, "CREATE SCHEMA mine", "CREATE TABLE mine.backpressure_plan (note text)")
+    run(database, "CREATE SCHEMA mine", "CREATE TABLE mine.backpressure_plan (note text UNIQUE)")
     one, other = opened(), opened(system_schema="etl")
     # Both were checked before either has begun.
     first, second = planned(prepared(one)), planned(prepared(other))
@@ -641,6 +643,24 @@ def test_a_target_is_held_in_one_schema(opened: Open, database: Endpoint) -> Non
         prepared(other)
     run(database, "INSERT INTO etl.backpressure_plan SELECT * FROM raw.backpressure_plan")
     assert other.begin(second) == 2
+
+
+@pytest.mark.statement("L3")
+def test_the_row_that_holds_a_target_is_found_by_its_key(opened: Open, database: Endpoint) -> None:
+    """Each of a thousand targets of a schema asks three times, and read the plans of all others each time."""
+    opened().begin(planned(prepared(opened())))
+    run(
+        database,
+        "INSERT INTO raw.backpressure_plan (target, plan_id, epoch, source_identity, consistency, mode, frontier, "
+        "fingerprint) SELECT 'raw.other_' || i, 'p', 1, 's', 'static', 'append', '{}', 'f' FROM "
+        "generate_series(1, 2000) i",
+        "ANALYZE raw.backpressure_plan",
+    )
+    values = {"target": "raw.t", "table": "raw.t", "plans": "backpressure_plan"}
+    query = sql.SQL("EXPLAIN (COSTS OFF) ") + HELD.format(sql.Identifier("raw", "backpressure_plan"))
+    with connected(database) as link:
+        shown = "\n".join(line for (line,) in link.execute(query, values).fetchall())
+    assert "Index Cond: (target = 'raw.t'::text)" in shown, shown
 
 
 def test_a_plan_in_a_renamed_or_copied_schema_holds_no_table_of_the_old_name(opened: Open, database: Endpoint) -> None:

@@ -1,13 +1,15 @@
 """Which tables a pattern means in a real PostgreSQL and a real MySQL."""
 
 import re
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.catalog import build_columns_query, find
+from airflow_provider_backpressure.connectors.postgres.catalog import build_columns_query, find, place
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session, Settings, keep_connections
 from airflow_provider_backpressure.connectors.postgres.predicates import Cursor
 from airflow_provider_backpressure.connectors.postgres.sink.target import PREPARING
@@ -22,6 +24,22 @@ from tests.support import mysql, postgres
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the statements that sessions run, as they run them."""
+    found: list[str] = []
+    execute = Cursor.execute
+
+    def note(self: Cursor, query: Any, *args: Any, **options: Any) -> Cursor:
+        # A session's own settings are set by each connection.
+        if isinstance(query, sql.Composable) and "set_config" not in query.as_string(None):
+            found.append(query.as_string(None))
+        return execute(self, query, *args, **options)
+
+    monkeypatch.setattr(Cursor, "execute", note)
+    return found
 
 
 def test_tables_of_postgresql(database: Endpoint) -> None:
@@ -84,6 +102,59 @@ def test_sessions_of_many_tables_take_over_connections(database: Endpoint) -> No
         assert session.value(count, (other,)) == 0
 
 
+@pytest.mark.statement("L3")
+def test_what_a_server_is_called_is_asked_once_for_many_tables(database: Endpoint, statements: list[str]) -> None:
+    """It is asked again once a connection was lost: what answers then may be another server."""
+
+    def ask() -> tuple[str | None, int]:
+        before = len(statements)
+        with closing(Session(database, errors=ERRORS)) as session:
+            return place(session, 7), len(statements) - before
+
+    with keep_connections():
+        (name, asked), again = ask(), ask()
+        assert asked == 2
+        assert again == (name, 0)
+        postgres.run(
+            database,
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE application_name = 'backpressure control' AND datname = current_database()",
+        )
+        with closing(Session(database, errors=ERRORS)) as session:
+            assert session.value(sql.SQL("SELECT 1")) == 1
+        assert ask() == (name, 2)
+    assert ask() == (name, 2)
+
+
+@pytest.mark.statement("L3")
+def test_questions_about_a_target_take_no_transaction(database: Endpoint, statements: list[str]) -> None:
+    """BEGIN and COMMIT were two of the four round trips of each."""
+    columns = (Column(name="id", type="bigint", nullable=False),)
+    with closing(PostgresSink(conn_id="warehouse", table="raw.t").open(database)) as sink:
+        sink.prepare(sink.fit(columns, mode="append", key=("id",)))
+        with in_transactions() as begun:
+            assert sink.held() is None
+            assert not sink.holds_rows()
+            assert sink.epoch("p") is None
+            assert sink.markers("p") == {}
+    assert begun == []
+
+
+@contextmanager
+def in_transactions() -> Iterator[list[str]]:
+    """Give the list of transactions that psycopg begins meanwhile."""
+    begun: list[str] = []
+    transaction = psycopg.Connection.transaction
+
+    def note(self: psycopg.Connection[Any], *args: Any, **options: Any) -> Any:
+        begun.append(self.info.dbname)
+        return transaction(self, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg.Connection, "transaction", note)
+        yield begun
+
+
 def test_snapshots_of_many_tables_take_over_connections(database: Endpoint) -> None:
     """A keeper and its count give theirs to those of the next table; one that was lost is opened again."""
     name = "SELECT pid FROM pg_stat_activity WHERE application_name = 'backpressure keeper' ORDER BY 1"
@@ -136,16 +207,10 @@ def test_columns_are_looked_up_without_the_collations_of_the_server(database: En
 
 @pytest.mark.statement("L3")
 def test_many_targets_of_a_schema_look_at_its_plan_and_marker_tables_once(
-    database: Endpoint, monkeypatch: pytest.MonkeyPatch
+    database: Endpoint, statements: list[str]
 ) -> None:
     """Each asked the catalogue for three tables, four statements each, and waited for the one before it to create."""
     columns = (Column(name="id", type="bigint", nullable=False),)
-    statements: list[str] = []
-    execute = Cursor.execute
-
-    def note(self: Cursor, query: Any, *args: Any, **options: Any) -> Cursor:
-        statements.append(query if isinstance(query, str) else query.as_string(None))
-        return execute(self, query, *args, **options)
 
     def plan(table: str) -> int:
         before = len(statements)
@@ -153,7 +218,6 @@ def test_many_targets_of_a_schema_look_at_its_plan_and_marker_tables_once(
             sink.prepare(sink.fit(columns, mode="append", key=("id",)))
         return len(statements) - before
 
-    monkeypatch.setattr(Cursor, "execute", note)
     with keep_connections():
         counts = [plan(f"raw.t{number}") for number in range(3)]
     assert counts[2] <= 17, statements[sum(counts[:2]) :]

@@ -121,10 +121,14 @@ def similar(session: Session, name: QualifiedName) -> QualifiedName | None:
 
 def place(session: Session, oid: int) -> str | None:
     """Return what names a table by whatever address it was reached, or ``None`` where our role may not ask."""
-    if not session.value(_MAY_ASK_SYSTEM):
-        return None
-    system, database = session.rows(_SYSTEM)[0]
-    return f"{system}/{database}/{oid}"
+    server = session.recall(_SYSTEM_NOTE)
+    if server is None:
+        if not session.value(_MAY_ASK_SYSTEM):
+            return None
+        server = "/".join(map(str, session.rows(_SYSTEM)[0]))
+        # The same for every table of the database.
+        session.note(_SYSTEM_NOTE, server)
+    return f"{server}/{oid}"
 
 
 def find_place(session: Session, name: QualifiedName) -> str | None:
@@ -301,6 +305,7 @@ _OID = sql.SQL(
     WHERE n.nspname = %s AND c.relname = %s
     """
 )
+_SYSTEM_NOTE = "system and database"
 _MAY_ASK_SYSTEM = sql.SQL("SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
 _SYSTEM = sql.SQL(
     """

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -133,7 +134,8 @@ class _Idle:
         self._lock = threading.Lock()
         self._users = 0
         self._connections: dict[tuple[object, ...], list[Connection]] = {}
-        self._facts: set[Hashable] = set()
+        # By the connection: another one to the same address may lead to another server.
+        self._facts: WeakKeyDictionary[Connection, dict[Hashable, Any]] = WeakKeyDictionary()
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -161,16 +163,16 @@ class _Idle:
                     return connection
         return None
 
-    def note(self, fact: Hashable) -> None:
-        """Remember what was found of a place, for as long as connections are kept."""
+    def note(self, connection: Connection, fact: Hashable, value: Any) -> None:
+        """Remember what was found over a connection, for as long as connections are kept and this one lives."""
         with self._lock:
             if self._users:
-                self._facts.add(fact)
+                self._facts.setdefault(connection, {})[fact] = value
 
-    def knows(self, fact: Hashable) -> bool:
-        """Whether that was found since."""
+    def recall(self, connection: Connection, fact: Hashable) -> Any:
+        """Return what was found over it; ``None`` where nothing was."""
         with self._lock:
-            return fact in self._facts
+            return self._facts.get(connection, {}).get(fact)
 
     def put(self, key: tuple[object, ...], connection: Connection) -> None:
         """Keep one that no session has any more, or close it."""
@@ -245,6 +247,14 @@ class Session:
 
         return self._run(run_in_transaction, seconds)
 
+    def read(self, work: Callable[[Connection], T], *, seconds: float | None = None) -> T:
+        """Return what ``work`` reads by statements that need no transaction: each sees what was committed before it.
+
+        They would see the same in one, which takes two round trips more. It runs a second time as in
+        :meth:`transaction`; ``seconds`` as there.
+        """
+        return self._run(work, seconds)
+
     def stream(self, query: Query) -> Iterator[Row]:
         """Yield the rows of one statement as the server finds them, over a connection of its own."""
         connection = self._connect()
@@ -261,13 +271,16 @@ class Session:
         """The server's version as libpq has it, 180006 for 18.6."""
         return self._run(lambda connection: connection.info.server_version)
 
-    def note(self, fact: Hashable) -> None:
-        """Remember what was found there, for the sessions of other tables, while connections are kept."""
-        _idle.note((self._key, fact))
+    def note(self, fact: Hashable, value: Any = True) -> None:
+        """Remember what was found there, for the sessions that take over the connection while connections are kept.
 
-    def knows(self, fact: Hashable) -> bool:
-        """Whether this session, or another one to the same place, has noted that."""
-        return _idle.knows((self._key, fact))
+        It ends with the connection: another server may answer over the next one.
+        """
+        self._run(lambda connection: _idle.note(connection, fact, value))
+
+    def recall(self, fact: Hashable) -> Any:
+        """Return what was noted over the connection; ``None`` where nothing was."""
+        return self._run(lambda connection: _idle.recall(connection, fact))
 
     def close(self) -> None:
         """Release the connection; idempotent. The next statement would open a new one."""

@@ -72,14 +72,14 @@ class Planner(Previewer):
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
-    def plan(self, *, restart: bool = False, again: bool = False) -> Planned:
+    def plan(self, *, restart: bool = False, again: bool = False, hydration_id: str | None = None) -> Planned:
         """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run.
 
         A run that plans although its own plan is complete was cleared, or deleted and made again under its name, which
         Airflow does not say: both ask for the work once more. ``again``: what is committed lacks changes, so that it is
-        read again.
+        read again. ``hydration_id``: of what the caller has registered by this planner's declaration a moment ago.
         """
-        hydration = self.register()
+        hydration = self.register() if hydration_id is None else self.ledger.hydration(hydration_id)
         planner, refreshes = self._with_overrides(hydration), self.refresh is Refresh.EACH_RUN
         asks = not (self.run and hydration.restarted_by == self.run) or self._is_complete(hydration)
         if restart and asks:

@@ -158,6 +158,23 @@ def test_each_table_is_a_hydration_of_its_own(shop):
     assert {one.holder for one in shop.ledger.hydrations()} == {None}
 
 
+@pytest.mark.statement("L3")
+def test_a_table_is_registered_once_when_it_is_planned(shop, monkeypatch):
+    """It is known by then which hydration it is: registering it again was a transaction of six statements."""
+    registered: list[str] = []
+    register = type(shop.ledger).register
+
+    def note(self, **values):
+        registered.append(values["sink_identity"])
+        return register(self, **values)
+
+    monkeypatch.setattr(type(shop.ledger), "register", note)
+    planned, error = plan(shop)
+    assert error is None
+    assert len(names(planned)) == 6
+    assert len(registered) == len(set(registered)) == 6
+
+
 def test_tables_that_cannot_be_planned_are_named_and_a_retry_plans_only_those(shop, monkeypatch):
     """The others are planned, drained and verified; every task of the group names the table."""
     with monkeypatch.context() as broken:

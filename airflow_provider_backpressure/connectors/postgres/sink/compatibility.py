@@ -305,7 +305,7 @@ def _against_rights(session: Session, fitting: Fitting, table: Relation) -> list
 def _against_system(session: Session, fitting: Fitting) -> list[str]:
     """Return the obstacles to the plan and marker tables. Those of many targets in a schema are the same."""
     fact = ("system", *(wanted.name for wanted in fitting.system))
-    if session.knows(fact):
+    if session.recall(fact):
         return []
     against: list[str] = []
     user, absent = session.endpoint.user, []

@@ -42,7 +42,7 @@ def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: P
     """Write the whole plan and the numbers of the tables into its row, where the table has a place for them."""
     tables = None if plan.mode is Mode.REPLACE else _numbers(connection, plans, target)
     values = {PLAN: plan.to_json(), TABLES: tables}
-    there = [name for name in values if _has_column(connection, plans, name)]
+    there = _find_columns(connection, plans, list(values))
     if there:
         update = sql.SQL("UPDATE {} SET {} WHERE target = %s").format(
             sql.SQL(plans.name.sql),
@@ -82,7 +82,7 @@ def check_other_schemas(
     schemas = [schema for (schema,) in connection.execute(_PLAN_SCHEMAS, (plans.name.name,)).fetchall()]
     values = {"target": fence, "table": target.sql, "plans": plans.name.name}
     for schema in sorted(schemas, key=lambda schema: schema != plans.name.schema):
-        held = _HELD.format(sql.Identifier(schema, plans.name.name))
+        held = HELD.format(sql.Identifier(schema, plans.name.name))
         row = connection.execute(held, values).fetchone()
         if row is not None and schema == plans.name.schema:
             if not is_another_table(connection, plans, fence=fence, target=target):
@@ -193,8 +193,13 @@ def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *
 
 
 def _has_column(connection: Connection, plans: SystemTable, column: str) -> bool:
-    values = (plans.name.schema, plans.name.name, column)
-    return connection.execute(_COLUMN_THERE, values).fetchone() is not None
+    return bool(_find_columns(connection, plans, [column]))
+
+
+def _find_columns(connection: Connection, plans: SystemTable, columns: list[str]) -> list[str]:
+    """Return those of the columns that the table has, in the order of their names."""
+    values = (plans.name.schema, plans.name.name, columns)
+    return [name for (name,) in connection.execute(_COLUMNS_THERE, values).fetchall()]
 
 
 def _is_owned(connection: Connection, plans: SystemTable) -> bool:
@@ -209,11 +214,13 @@ _PLAN_SCHEMAS = sql.SQL(
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = %s AND c.relkind = 'r' AND c.relpersistence <> 't'
       AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique)
+      AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'target' AND NOT a.attisdropped)
       AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
     """
 )
-# A number that no table has says nothing: a whole database that is restored from a dump has other numbers.
-_HELD = sql.SQL(
+# A number that no table has says nothing: a whole database that is restored from a dump has other numbers. The row is
+# found by the key: a schema with a thousand targets has as many rows, and each of them asks.
+HELD = sql.SQL(
     """
     SELECT r.row ->> 'plan_id', r.row ->> 'source_identity',
            CASE WHEN r.numbers IS NULL THEN false
@@ -224,18 +231,19 @@ _HELD = sql.SQL(
            END
     FROM (SELECT to_jsonb(p) AS row, p.tableoid AS here,
                  regexp_match(to_jsonb(p) ->> 'tables', '^([0-9]+)/([0-9]+)$') AS numbers
-          FROM {} p) AS r
-    WHERE r.row ->> 'target' = %(target)s
+          FROM {} p
+          WHERE p.target::text = %(target)s) AS r
     """
 )
 _NUMBERS = sql.SQL("SELECT coalesce(to_regclass(%s)::oid, 0), coalesce(to_regclass(%s)::oid, 0)")
-_COLUMN_THERE = sql.SQL(
+_COLUMNS_THERE = sql.SQL(
     """
-    SELECT
+    SELECT a.attname
     FROM pg_attribute a
     JOIN pg_class c ON c.oid = a.attrelid
     JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attisdropped
+    WHERE n.nspname = %s AND c.relname = %s AND a.attname = ANY (%s) AND NOT a.attisdropped
+    ORDER BY 1
     """
 )
 _OWNED = sql.SQL(

@@ -137,7 +137,7 @@ class PostgresTarget:
             raise SinkRefused(f"{self._name} cannot be upserted or mirrored without a key.")
         fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, log=log)
         check_fit(self._session, fitting)
-        self._session.transaction(self._check_schema)
+        self._session.read(self._check_schema)
         return WriteSpec(
             kind=KIND,
             conn_id=self._declared.conn_id,
@@ -172,7 +172,7 @@ class PostgresTarget:
 
         def create(connection: Connection) -> None:
             # Many targets in a schema share these tables, and would wait for each other.
-            if not self._session.knows(fact):
+            if not self._session.recall(fact):
                 create_system(connection, system, self._name.schema, self._plans.name.schema)
                 upgrade(connection, self._plans, self._commits)
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
@@ -183,7 +183,7 @@ class PostgresTarget:
         self._session.note(fact)
 
     def holds_rows(self) -> bool:
-        return self._session.transaction(lambda connection: has_rows(connection, self._name))
+        return self._session.read(lambda connection: has_rows(connection, self._name))
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
@@ -230,10 +230,10 @@ class PostgresTarget:
         return self._session.transaction(lambda connection: raise_epoch(connection, self._plans, self._fence, plan_id))
 
     def epoch(self, plan_id: str) -> int | None:
-        return self._session.transaction(lambda connection: find_epoch(connection, self._plans, self._fence, plan_id))
+        return self._session.read(lambda connection: find_epoch(connection, self._plans, self._fence, plan_id))
 
     def held(self) -> PlanRow | None:
-        return self._session.transaction(
+        return self._session.read(
             lambda connection: plan_row(connection, self._plans, self._commits, fence=self._fence),
             seconds=ANSWER_SECONDS,
         )
@@ -247,7 +247,7 @@ class PostgresTarget:
             with connection.cursor(row_factory=class_row(Marker)) as cursor:
                 return cursor.execute(query, values).fetchall()
 
-        return {marker.slice_id: marker for marker in self._session.transaction(read, seconds=ANSWER_SECONDS)}
+        return {marker.slice_id: marker for marker in self._session.read(read, seconds=ANSWER_SECONDS)}
 
     def end_attempts(self, plan_id: str, slice_id: str) -> int:
         """See :meth:`..core.ports.Sink.end_attempts`. ``SinkUnavailable`` where one does not go."""
@@ -289,7 +289,7 @@ class PostgresTarget:
 
     def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
         kept = self._quarantine
-        return self._session.transaction(lambda each: find_rows(each, kept, plan.plan_id, slice_id)) if kept else ()
+        return self._session.read(lambda each: find_rows(each, kept, plan.plan_id, slice_id)) if kept else ()
 
     def check_history(self) -> None:
         """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
@@ -437,7 +437,7 @@ class PostgresTarget:
         if write.mode != Mode.REPLACE:
             return self._name
         shadow = shadow_of(write)
-        return shadow if self._session.transaction(lambda connection: has_table(connection, shadow)) else self._name
+        return shadow if self._session.read(lambda connection: has_table(connection, shadow)) else self._name
 
     def _end(self, prefix: str) -> int:
         return end_connections(self._session, prefix, poll=self._poll, clock=self._clock)
