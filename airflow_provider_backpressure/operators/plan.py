@@ -205,7 +205,9 @@ class PlanSnapshotOperator(TransformTask):
                 on_end=tables.report,
             )
             stuck = tables.check_gone(every)
-            found = pool.run(pair for pair in every if pair not in kept and pair not in lost)
+            todo = [pair for pair in every if pair not in kept and pair not in lost]
+            with tables.expect(todo):
+                found = pool.run(todo)
             failed = {**found.failed, **stuck, **lost}
             shared = stream.pairs if stream is not None else ()
             ids = {**kept, **{pair: one.hydration.id for pair, one in found.done.items() if one and _is_work(one)}}

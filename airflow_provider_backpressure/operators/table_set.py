@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -154,6 +154,11 @@ class TableSet:
             except Exception as error:
                 self._keep_failure(opened, error)
                 raise
+
+    def expect(self, pairs: Sequence[TablePair]) -> AbstractContextManager[None]:
+        """Let the source look up these tables together, where it can."""
+        expect = getattr(self.declared.source, "expect", None)
+        return nullcontext() if expect is None else expect([pair.table for pair in pairs])
 
     def find(self, pairs: Sequence[TablePair]) -> dict[TablePair, Hydration]:
         """Return the hydrations of these tables that the ledger has, by one question."""

@@ -405,8 +405,12 @@ class MemoryMirror:
     def find_confirmation(self, plan_id: str) -> int:
         return self.sink.confirmations.get(plan_id, 0)
 
-    def check_rewrites(self) -> None:
-        """See ``MirrorTarget.check_rewrites``: nothing to do."""
+    def check_rewrites(self, write: WriteSpec, key: Sequence[str], split: Sequence[str]) -> None:
+        """See ``MirrorTarget.check_rewrites``: by what it fits."""
+        if write.mode in (Mode.APPEND, Mode.UPSERT):
+            fitted = self.sink.fit(write.columns, mode=Mode.MIRROR, key=key)
+            if set(fitted.key) != set(key):
+                raise SinkRefused("The target is declared with another key.")
 
     def index_ranges(self, key: Sequence[str]) -> None:
         """See ``MirrorTarget.index_ranges``: nothing to do."""

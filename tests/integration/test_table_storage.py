@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres import catalog as storage
+from airflow_provider_backpressure.connectors.postgres import table_files as storage
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out

@@ -1,20 +1,23 @@
 """What the catalogue says about a table: kind, rights, columns, unique keys. Reads no rows of it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection, Row, Session
+from airflow_provider_backpressure.connectors.postgres.connect import (
+    NO_SEARCH_PATH,
+    Connection,
+    Row,
+    Session,
+    run_together,
+)
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.key_types import KEY_TYPES, key_cast
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
 from airflow_provider_backpressure.core.snapshot.messages import base_type
-from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
-from airflow_provider_backpressure.exceptions import PlanOutdated, SourceUnavailable
 
 ORDINARY, PARTITIONED = "r", "p"
 READABLE = frozenset("rpvmf")
@@ -97,6 +100,8 @@ class Relation(CatalogTable[QualifiedName, CatalogColumn, UniqueKey]):
     """Applies to our role."""
     user_triggers: bool
     rules: bool
+    uncarried: Mapping[int, str] | None = None
+    """Why which columns cannot be carried, see :mod:`..connectors.postgres.source.types`; ``None``: not asked yet."""
 
     @property
     def is_stored(self) -> bool:
@@ -110,7 +115,7 @@ class Relation(CatalogTable[QualifiedName, CatalogColumn, UniqueKey]):
 
 def find(session: Session, name: QualifiedName) -> Relation | None:
     """Return what bears this name, or ``None``."""
-    return session.transaction(lambda connection: _find(connection, name))
+    return session.read(lambda connection: read_relations(connection, [name])).get(name)
 
 
 def similar(session: Session, name: QualifiedName) -> QualifiedName | None:
@@ -137,41 +142,59 @@ def find_place(session: Session, name: QualifiedName) -> str | None:
     return place(session, found[0][0]) if found else None
 
 
-def _find(connection: Connection, name: QualifiedName) -> Relation | None:
-    connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
-    found = connection.execute(_RELATION, (name.schema, name.name)).fetchone()
-    if found is None:
-        return None
-    oid, kind, temporary, has_children, schema_usable, row_security, user_triggers, rules = found
-    return Relation(
-        oid=oid,
-        name=name,
-        kind=kind,
-        temporary=temporary,
-        has_children=has_children,
-        schema_usable=schema_usable,
-        row_security=row_security,
-        user_triggers=user_triggers,
-        rules=rules,
-        columns=_columns(connection, oid),
-        keys=tuple(
-            UniqueKey(
-                columns=tuple(columns), primary=primary, immediate=immediate, nulls_equal=nulls_equal, ordered=ordered
-            )
-            for columns, primary, immediate, nulls_equal, ordered in connection.execute(_UNIQUE_KEYS, (oid,))
-        ),
-        indexed=frozenset(name for (name,) in connection.execute(_INDEXED, (oid,))),
-    )
+def read_relations(connection: Connection, names: Sequence[QualifiedName]) -> dict[QualifiedName, Relation]:
+    """Return what bears these names, as far as anything does: in two round trips, however many there are.
+
+    One more asks what users' own types are made of, where columns have such. Of what is not there one is enough.
+    """
+    wanted = ([name.schema for name in names], [name.name for name in names])
+    rows = connection.execute(_RELATIONS, wanted).fetchall()
+    if not rows:
+        return {}
+    oids = ([oid for _, oid, *_ in rows],)
+    queries = (build_columns_query(connection.info.server_version), _UNIQUE_KEYS, _INDEXED)
+    _, columns, keys, indexed = run_together(connection, NO_SEARCH_PATH, *((query, oids) for query in queries))
+    definitions = read_definitions(connection, (row[1] for row in columns))
+    by_table = [_group(each) for each in (columns, keys, indexed)]
+    found = {}
+    for number, oid, kind, temporary, has_children, schema_usable, row_security, user_triggers, rules in rows:
+        own_columns, own_keys, own_indexed = (each.get(oid, []) for each in by_table)
+        found[names[number - 1]] = Relation(
+            oid=oid,
+            name=names[number - 1],
+            kind=kind,
+            temporary=temporary,
+            has_children=has_children,
+            schema_usable=schema_usable,
+            row_security=row_security,
+            user_triggers=user_triggers,
+            rules=rules,
+            columns=tuple(_column(row[1:], definitions.get(row[0])) for row in own_columns),
+            keys=tuple(
+                UniqueKey(
+                    columns=tuple(columns),
+                    primary=primary,
+                    immediate=immediate,
+                    nulls_equal=nulls_equal,
+                    ordered=sorted_,
+                )
+                for columns, primary, immediate, nulls_equal, sorted_ in own_keys
+            ),
+            indexed=frozenset(column for (column,) in own_indexed),
+        )
+    return found
 
 
-def _columns(connection: Connection, oid: int) -> tuple[CatalogColumn, ...]:
-    rows = connection.execute(build_columns_query(connection.info.server_version), (oid,)).fetchall()
-    definitions = read_definitions(connection, (row[0] for row in rows))
-    return tuple(_column(row[1:], definitions.get(row[0])) for row in rows)
+def _group(rows: Sequence[Row]) -> dict[int, list[Row]]:
+    """Return rows by the number of the table, with which each begins, without that."""
+    found: dict[int, list[Row]] = {}
+    for oid, *row in rows:
+        found.setdefault(oid, []).append(tuple(row))
+    return found
 
 
 def build_columns_query(server_version: int) -> sql.Composed:
-    """Return the query for the columns of the table whose number it takes."""
+    """Return the query for the columns of the tables whose numbers it takes."""
     since_15 = server_version >= _DATABASE_COLLATIONS_SINCE
     return _COLUMNS.format(default=_IN_USE if since_15 else sql.SQL("NULL"))
 
@@ -195,19 +218,19 @@ def _column(row: Row, definition: str | None) -> CatalogColumn:
     )
 
 
-_RELATION = sql.SQL(
+_RELATIONS = sql.SQL(
     """
-    SELECT c.oid::bigint, c.relkind::text, c.relpersistence = 't',
+    SELECT w.number, c.oid::bigint, c.relkind::text, c.relpersistence = 't',
            c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid),
            has_schema_privilege(n.oid, 'USAGE'),
            c.relkind IN ('r', 'p') AND row_security_active(c.oid),
            EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'),
            c.relhasrules
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = %s AND c.relname = %s
+    FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY w (schema, name, number)
+    JOIN pg_namespace n ON n.nspname = w.schema
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
     """
 )
-
 # Collations and the database's own locale moved between columns of the catalogue from release to release, so they are
 # read by name out of the whole row: only those of the table, as a server has hundreds. C and the builtin ones order by
 # code point, everywhere and in every version. Of the others the version in use counts: the catalogue has the one that
@@ -218,7 +241,7 @@ _IN_USE = sql.SQL(
 )
 _COLUMNS = sql.SQL(
     """
-    SELECT a.atttypid::bigint, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
+    SELECT a.attrelid::bigint, a.atttypid::bigint, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
            a.attnotnull AND NOT EXISTS (
                SELECT FROM pg_constraint k
                WHERE k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated),
@@ -250,15 +273,16 @@ _COLUMNS = sql.SQL(
         FROM (SELECT to_jsonb(b) AS own FROM pg_database b WHERE b.datname = current_database()) d
         WHERE a.attcollation = 100
     ) o ON true
-    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
-    ORDER BY a.attnum
+    WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attrelid, a.attnum
     """
 )
 
 # PostgreSQL 14 has no word for keys that take two rows without a value for the same; the row is asked by name.
 _UNIQUE_KEYS = sql.SQL(
     """
-    SELECT k.names, i.indisprimary, i.indimmediate, coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false),
+    SELECT i.indrelid::bigint, k.names, i.indisprimary, i.indimmediate,
+           coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false),
            k.ordered
     FROM pg_index i
     JOIN pg_class x ON x.oid = i.indexrelid
@@ -271,7 +295,7 @@ _UNIQUE_KEYS = sql.SQL(
         JOIN pg_opclass c ON c.oid = p.opclass
         WHERE p.n <= i.indnkeyatts
     ) k
-    WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+    WHERE i.indrelid = ANY (%s::oid[]) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
     ORDER BY i.indisprimary DESC, x.relname
     """
 )
@@ -279,13 +303,13 @@ _UNIQUE_KEYS = sql.SQL(
 # A BRIN index finds ranges too, of rows that lie in its order.
 _INDEXED = sql.SQL(
     """
-    SELECT a.attname
+    SELECT i.indrelid::bigint, a.attname
     FROM pg_index i
     JOIN pg_class x ON x.oid = i.indexrelid
     JOIN pg_am m ON m.oid = x.relam AND m.amname IN ('btree', 'brin')
     JOIN pg_opclass c ON c.oid = (i.indclass::oid[])[0]
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = (i.indkey::int2[])[0]
-    WHERE i.indrelid = %s AND i.indisvalid AND i.indpred IS NULL AND c.opcname NOT LIKE '%%pattern\\_ops'
+    WHERE i.indrelid = ANY (%s::oid[]) AND i.indisvalid AND i.indpred IS NULL AND c.opcname NOT LIKE '%%pattern\\_ops'
       AND (i.indcollation::oid[])[0] = a.attcollation
     """
 )
@@ -312,132 +336,5 @@ _SYSTEM = sql.SQL(
     SELECT s.system_identifier, d.oid::bigint
     FROM pg_control_system() s, pg_database d
     WHERE d.datname = current_database()
-    """
-)
-
-
-LOCK_SECONDS = 30
-"""Longest wait of the control side for a statement that has locked the table."""
-LOCKABLE = "rp"
-"""Kinds that LOCK TABLE takes, with all partitions and children; a view is locked by a query of it."""
-
-
-def lock_statement(session: Session, table: QualifiedName, kind: str, columns: Sequence[str], where: str | None) -> str:
-    """Return the statement that locks all that a read touches.
-
-    LOCK TABLE is cheap, but needs the right to read every column, and knows nothing of tables that a condition asks.
-    """
-    name = sql.SQL(table.sql)
-    if kind in LOCKABLE and where is None and session.value(_MAY_LOCK, (table.sql,)):
-        return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name).as_string(None)
-    condition = sql.SQL(" WHERE ({}\n)").format(sql.SQL(where)) if where is not None else sql.SQL("")
-    query = sql.SQL("SELECT {} FROM {}{} LIMIT 0")
-    return query.format(sql.SQL(", ").join(map(sql.Identifier, columns)), name, condition).as_string(None)
-
-
-def read_storage(session: Session, table: QualifiedName, lock: str) -> TableStorage:
-    """Return how the table is stored: after every statement whose commit is seen anywhere, in the log too.
-
-    A commit can be in the log before readers see it, but its locks are released only afterwards.
-    """
-
-    def read(connection: Connection) -> TableStorage:
-        # The role's own default may be a level at which the catalogue is seen as it was before the lock.
-        connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{LOCK_SECONDS}s")))
-        relations = lock_relations(connection, str(table), lock)
-        columns = connection.execute(_STORED_COLUMNS, (table.sql,)).fetchall()
-        keys = connection.execute(_KEYS, (table.sql,)).fetchall()
-        return TableStorage(
-            table=str(table),
-            lock=lock,
-            relations=relations,
-            columns=tuple(
-                StoredColumn(name=name, number=number, version=version, filled=filled, generated=generated)
-                for name, number, version, filled, generated, dropped in columns
-                if not dropped
-            ),
-            keys=tuple(number for (number,) in keys),
-            highest=max((column[1] for column in columns), default=0),
-            dropped=tuple(number for _, number, *_, dropped in columns if dropped),
-        )
-
-    return session.transaction(read)
-
-
-def check_same_files(planned: TableStorage, relations: tuple[tuple[int, int], ...]) -> None:
-    """Raise ``PlanOutdated`` where a snapshot no longer shows the rows that the table had at its moment."""
-    if relations != planned.relations:
-        raise PlanOutdated(
-            f"{planned.table} was rewritten or exchanged since its plan, so a snapshot no longer shows all of its rows "
-            "(TRUNCATE, ALTER TABLE, VACUUM FULL, CLUSTER, pg_repack, partitions that came or went, or a new table "
-            "under its name)."
-        )
-
-
-def find_other_columns(connection: psycopg.Connection, planned: TableStorage) -> list[str]:
-    """Return what of the planned names is another table or column by now, as parts of a sentence.
-
-    Columns are dropped and added again, or renamed. Rows keep the values of a dropped column, and no file changes; a
-    query by the name gives those of the new one. Asked by an empty query, since the catalogue is as old as the snapshot
-    inside of one. The query locks the table.
-    """
-    if not planned.columns:
-        return []
-    query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(
-        sql.SQL(", ").join([sql.Identifier(column.name) for column in planned.columns]),
-        sql.SQL(QualifiedName.parse(planned.table).sql),
-    )
-    result = connection.execute(query).pgresult
-    assert result is not None, "a statement was run"
-    if planned.number is not None and result.ftable(0) != planned.number:
-        return ["it is another table, dropped and made again or renamed"]
-    return [
-        f"column {column.name} is another one, which was added or renamed"
-        for at, column in enumerate(planned.columns)
-        if result.ftablecol(at) != column.number
-    ]
-
-
-def lock_relations(connection: psycopg.Connection, table: str, lock: str) -> tuple[tuple[int, int], ...]:
-    """Lock all that a read touches until the transaction ends, and return number and file of each.
-
-    Inside a snapshot the catalogue is as old as the snapshot. The server's list of locks and its functions for files
-    are not: they say how things are now, and under the lock they stay so.
-    """
-    try:
-        connection.execute(lock.encode(), binary=True)
-    except psycopg.errors.LockNotAvailable as error:
-        raise SourceUnavailable(
-            f"{table} is locked in the source by a statement such as ALTER TABLE, TRUNCATE or VACUUM FULL, which did "
-            "not end in time: it is tried again."
-        ) from error
-    return tuple((number, file) for number, file in connection.execute(_LOCKED).fetchall())
-
-
-_MAY_LOCK = sql.SQL("SELECT has_table_privilege(%s::regclass, 'SELECT')")
-# A query locks indexes too, which REINDEX may exchange at any time.
-_LOCKED = """
-    SELECT DISTINCT l.relation::bigint, coalesce(pg_relation_filenode(l.relation), 0)::bigint
-    FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-    WHERE l.pid = pg_backend_pid() AND l.granted AND l.locktype = 'relation' AND l.mode = 'AccessShareLock'
-      AND d.datname = current_database() AND l.relation >= 16384
-      AND pg_index_has_property(l.relation, 'clusterable') IS NULL
-    ORDER BY 1
-"""
-_KEYS = sql.SQL(
-    """
-    SELECT i.indexrelid::bigint FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
-    WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
-      AND (i.indisprimary OR i.indisreplident OR c.relreplident = 'f' OR i.indkey::int2[] <@ (
-          SELECT d.indkey::int2[] FROM pg_index d
-          WHERE d.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN d.indisreplident ELSE d.indisprimary END))
-    ORDER BY 1
-    """
-)
-_STORED_COLUMNS = sql.SQL(
-    """
-    SELECT attname::text, attnum::int, xmin::text, atthasmissing, attgenerated <> '', attisdropped
-    FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum
     """
 )

@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, is_lost
-from airflow_provider_backpressure.connectors.postgres.predicates import Cursor
+from airflow_provider_backpressure.connectors.postgres.predicates import Cursor, literal
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import strip_frames
 
@@ -124,7 +124,34 @@ Query = sql.SQL | sql.Composed
 Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
 
+Statement = sql.Composable | tuple[sql.Composable, Params]
+"""A statement, by itself or with its values."""
+
+NO_SEARCH_PATH = sql.SQL("SET LOCAL search_path TO ''")
+"""Until the transaction ends, names are spelled with their schemas."""
 STREAM_ROWS = 10_000
+
+
+def run_together(connection: Connection, *statements: Statement) -> list[list[Row]]:
+    """Return the rows of each of some statements, which the server is sent at once.
+
+    They are a transaction by themselves where the connection is in none, and each sees what was committed before it.
+    None of them may have a user's text in it: it could bring another statement.
+    """
+    writer = psycopg.ClientCursor(connection)
+    written = [
+        writer.mogrify(literal(each[0]).as_bytes(connection), each[1])
+        if isinstance(each, tuple)
+        else each.as_string(connection)
+        for each in statements
+    ]
+    # Without values of its own the text goes as it is, by the protocol that takes several statements.
+    cursor = connection.execute("; ".join(written).encode())
+    found = []
+    while True:
+        found.append(cursor.fetchall() if cursor.description is not None else [])
+        if not cursor.nextset():
+            return found
 
 
 class _Idle:
@@ -286,7 +313,7 @@ class Session:
         """Release the connection; idempotent. The next statement would open a new one."""
         with self._lock:
             if self._connection is not None:
-                _idle.put(self._key, self._connection)
+                _idle.put(self.key, self._connection)
                 self._connection = None
 
     def _run(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
@@ -307,12 +334,13 @@ class Session:
 
     def _open(self, *, fresh: bool = False) -> Connection:
         if self._connection is None or self._connection.closed:
-            idle = None if fresh else _idle.take(self._key)
+            idle = None if fresh else _idle.take(self.key)
             self._connection, self._taken = idle or self._connect(), idle is not None
         return self._connection
 
     @property
-    def _key(self) -> tuple[object, ...]:
+    def key(self) -> tuple[object, ...]:
+        """What is the same for sessions that may use each other's connections."""
         return _key(self.endpoint, self._application_name, self._settings)
 
     def _connect(self) -> Connection:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection
+from airflow_provider_backpressure.connectors.postgres.connect import NO_SEARCH_PATH, Connection, run_together
 
 OWN = 16384
 """From this number on types are made by users and extensions; below, their name says what they are."""
@@ -25,16 +25,15 @@ class _Part:
 
 
 def read_definitions(connection: Connection, types: Iterable[int]) -> dict[int, str]:
-    """Return the definition of each type of a user's own, for people and to be compared. Others are left out.
-
-    The search path has to be empty, so that names have their schemas.
-    """
+    """Return the definition of each type of a user's own, for people and to be compared. Others are left out."""
     asked = sorted({oid for oid in types if oid >= OWN})
     if not asked:
         return {}
     kinds: dict[int, str] = {}
     parts: dict[int, list[_Part]] = {}
-    for oid, kind, label, part, text in connection.execute(_PARTS, (asked,)).fetchall():
+    # Names are to have their schemas.
+    _, rows = run_together(connection, NO_SEARCH_PATH, (_PARTS, (asked,)))
+    for oid, kind, label, part, text in rows:
         kinds[oid] = kind
         parts.setdefault(oid, [])
         if part is not None:

@@ -150,13 +150,7 @@ def _against_rewriting(draft: Plan, snapshot: Snapshot, key: Sequence[str], sink
     if draft.mode is Mode.UPSERT and sink.holds_rows():
         return "the target holds rows already, which may be of others"
     try:
-        fits = draft.mode not in (Mode.APPEND, Mode.UPSERT) or set(key) == set(
-            sink.fit(draft.write.columns, mode=Mode.MIRROR, key=key).key
-        )
-        if not fits:
-            return "the target is declared with another key"
-        target.check(replace(draft.write, key=tuple(key)), snapshot.split)
-        target.check_rewrites()
+        target.check_rewrites(draft.write, key, snapshot.split)
     except SinkRefused as error:
         return str(error).removesuffix(".")
     return ""

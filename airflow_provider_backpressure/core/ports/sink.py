@@ -82,8 +82,11 @@ class MirrorTarget(Protocol):
         """Return how many rows the target holds, of a very large one the server's estimate."""
         ...
 
-    def check_rewrites(self) -> None:
-        """Raise ``SinkRefused`` where our role may not exchange a range's rows together with its marker."""
+    def check_rewrites(self, write: WriteSpec, key: Sequence[str], split: Sequence[str]) -> None:
+        """Raise ``SinkRefused`` where a range's rows cannot be exchanged by this key together with its marker.
+
+        ``write``: what :meth:`Sink.fit` has returned a moment ago; what that has checked is not checked again.
+        """
         ...
 
     def index_ranges(self, key: Sequence[str]) -> None:

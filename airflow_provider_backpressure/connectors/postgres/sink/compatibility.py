@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
-from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
+from airflow_provider_backpressure.connectors.postgres.connect import NO_SEARCH_PATH, Connection, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import (
     KEYED,
@@ -36,10 +36,10 @@ def find_undurable(connection: Connection, target: QualifiedName, others: Sequen
 
     Each as part of a sentence about the target. Tables that are not there are left out.
     """
-    connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
     names, found = (target, *others), []
     wanted = ([name.schema for name in names], [name.name for name in names])
-    for number, part, own, reason in connection.execute(_UNDURABLE, wanted).fetchall():
+    _, rows = run_together(connection, NO_SEARCH_PATH, (_UNDURABLE, wanted))
+    for number, part, own, reason in rows:
         subject = part if number > 1 else "it" if own else f"its partition {part}"
         found.append(f"{subject} {_REASONS[reason].replace('%s', part)}")
     return found
@@ -185,9 +185,27 @@ def check_fit(session: Session, fitting: Fitting) -> None:
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
     against += [*_against_system(session, fitting), *against_staging(session, fitting)]
     against += find_text_casts(session, fitting.columns) if fitting.log is Log.CHANGES else []
-    against += session.transaction(lambda connection: find_undurable(connection, fitting.name, fitting.others))
+    against += session.read(lambda connection: find_undurable(connection, fitting.name, fitting.others))
+    _refuse(session, fitting.name, against)
+
+
+def check_exchange(
+    session: Session, name: QualifiedName, columns: Sequence[Column], key: tuple[str, ...], table: Relation | None
+) -> None:
+    """Return where rows that fit may also be exchanged by a key; ``SinkRefused`` with every obstacle otherwise.
+
+    ``table``: the target; ``None`` where it is to be created.
+    """
+    fitting = Fitting(name=name, columns=columns, mode=Mode.MIRROR, key=key, system=())
+    against = against_staging(session, fitting)
+    if table is not None:
+        against = [*_against_rights(session, fitting, table), *against_exchange(session, fitting, table), *against]
+    _refuse(session, name, against)
+
+
+def _refuse(session: Session, name: QualifiedName, against: Sequence[str]) -> None:
     if against:
-        raise SinkRefused(f"Rows cannot go into {fitting.name} in {where(session.endpoint)}: {'; '.join(against)}.")
+        raise SinkRefused(f"Rows cannot go into {name} in {where(session.endpoint)}: {'; '.join(against)}.")
 
 
 def _check_server(session: Session) -> None:
@@ -345,8 +363,7 @@ def _against_types(session: Session, columns: Sequence[Column]) -> list[str]:
     """Return the obstacles to columns of these types: they are not known there, or defined otherwise."""
 
     def ask(connection: Connection) -> list[str]:
-        connection.execute(sql.SQL("SET LOCAL search_path TO ''"))
-        rows = connection.execute(_KNOWN, ([column.type for column in columns],)).fetchall()
+        _, rows = run_together(connection, NO_SEARCH_PATH, (_KNOWN, ([column.type for column in columns],)))
         definitions = read_definitions(connection, (oid for (oid,) in rows if oid is not None))
         against = []
         for column, (oid,) in zip(columns, rows, strict=True):
@@ -358,7 +375,7 @@ def _against_types(session: Session, columns: Sequence[Column]) -> list[str]:
                 against += _against_definition(column, definitions.get(oid))
         return against
 
-    return session.transaction(ask)
+    return session.read(ask)
 
 
 _KNOWN = sql.SQL(

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import find_undurable
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED
-from airflow_provider_backpressure.connectors.postgres.sink.plan_row import mark_consistent
+from airflow_provider_backpressure.connectors.postgres.sink.plan_row import is_another_table, mark_consistent
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import drop_shadows, shadows_of
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
@@ -110,6 +112,22 @@ _SCRATCH = sql.SQL(
 
 
 log = logging.getLogger(__name__)
+
+
+def check_history(session: Session, target: QualifiedName, plans: SystemTable, others: Sequence[QualifiedName]) -> None:
+    """Raise ``SinkRefused`` where a target no longer has what its plans wrote, or may have lost some of it."""
+    another, undurable = session.read(
+        lambda each: (
+            is_another_table(each, plans, fence=str(target), target=target),
+            find_undurable(each, target, others),
+        )
+    )
+    at = f"{target} in {where(session.endpoint)}"
+    if another:
+        why = "is not the table that its plans wrote: it was dropped or created again, and lacks their rows"
+        raise SinkRefused(f"{at} {why}; {RESTART}.")
+    if undurable:
+        raise SinkRefused(f"{at} may have lost rows that its plans wrote: {'; '.join(undurable)}.")
 
 
 def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTable, *, plan_id: str) -> None:

@@ -1,16 +1,17 @@
 """A target that is mirrored: what has to hold before rows are deleted by bounds, and what its markers prove."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from airflow_provider_backpressure.connectors.postgres.catalog import find
+from airflow_provider_backpressure.connectors.postgres.catalog import Relation, find
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import check_exchange
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     CONFIRMED,
     OWN,
@@ -41,10 +42,15 @@ class PostgresMirror:
     conditions: RangeConditions
     written: QualifiedName
     """The table that rows are written to: the target, or the shadow that is to take its place."""
+    key: tuple[str, ...]
+    """The key that the sink is declared with."""
 
     def check(self, write: WriteSpec, split: Sequence[str]) -> None:
         """See :meth:`..core.ports.sink.MirrorTarget.check`. Text has to be of one collation on both sides."""
-        lacking = self.session.transaction(lambda each: describe_missing(each, self.commits, "deleted"))
+        self._check(write, split, find(self.session, self.name))
+
+    def _check(self, write: WriteSpec, split: Sequence[str], table: Relation | None) -> None:
+        lacking = self.session.read(lambda each: describe_missing(each, self.commits, "deleted"))
         if lacking:
             raise SinkRefused(
                 f"{self.name} cannot be mirrored: {lacking}. Let its owner run ALTER TABLE {self.commits.name} "
@@ -53,7 +59,6 @@ class PostgresMirror:
         columns = {column.name: column for column in write.columns}
         text = [name for name in split if key_cast(columns[name].type) in _ORDERED_TEXT]
         unknown = [name for name in text if columns[name].collation is None]
-        table = find(self.session, self.name)
         if table is None:
             if text:
                 raise SinkRefused(
@@ -79,8 +84,14 @@ class PostgresMirror:
                 "mode='replace'."
             ) from error
 
-    def check_rewrites(self) -> None:
+    def check_rewrites(self, write: WriteSpec, key: Sequence[str], split: Sequence[str]) -> None:
         """See :meth:`..core.ports.sink.MirrorTarget.check_rewrites`. Rows are staged, and markers updated."""
+        table = find(self.session, self.name)
+        if write.mode in (Mode.APPEND, Mode.UPSERT):
+            if self.key and set(self.key) != set(key):
+                raise SinkRefused("The target is declared with another key.")
+            check_exchange(self.session, self.name, write.columns, tuple(key), table)
+        self._check(replace(write, key=tuple(key)), split, table)
         commits = self.commits.name.sql
         staged, marked = self.session.rows(_MAY_REWRITE, {"commits": commits})[0]
         if not staged or not marked:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import LiteralString
 
 from psycopg import sql
+from psycopg.abc import Params
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Query, Row, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import (
     QualifiedName,
 )
@@ -40,9 +41,10 @@ def upgrade(connection: Connection, *tables: SystemTable) -> None:
 
 def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName) -> None:
     """Write the whole plan and the numbers of the tables into its row, where the table has a place for them."""
-    tables = None if plan.mode is Mode.REPLACE else _numbers(connection, plans, target)
-    values = {PLAN: plan.to_json(), TABLES: tables}
-    there = _find_columns(connection, plans, list(values))
+    columns = (_COLUMNS_THERE, (plans.name.schema, plans.name.name, [PLAN, TABLES]))
+    found, numbers = run_together(connection, columns, (_NUMBERS, (plans.name.sql, target.sql)))
+    tables = None if plan.mode is Mode.REPLACE else "/".join(map(str, numbers[0]))
+    there, values = [name for (name,) in found], {PLAN: plan.to_json(), TABLES: tables}
     if there:
         update = sql.SQL("UPDATE {} SET {} WHERE target = %s").format(
             sql.SQL(plans.name.sql),
@@ -70,8 +72,29 @@ def begin_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: 
     return int(row[0]) if row else None
 
 
+def list_schemas(plans: SystemTable) -> tuple[Query, Params]:
+    """Return the statement that finds the schemas with a plan table that our role may read."""
+    return _PLAN_SCHEMAS, (plans.name.name,)
+
+
+def recall_schemas(session: Session, plans: SystemTable) -> list[Row]:
+    """Return them as a target of the same server has found them a moment ago: who begins a plan looks again."""
+    fact = ("plan schemas", plans.name.name)
+    found: list[Row] | None = session.recall(fact)
+    if found is None:
+        found = session.rows(*list_schemas(plans))
+        session.note(fact, found)
+    return found
+
+
 def check_other_schemas(
-    connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName, place: str
+    connection: Connection,
+    plans: SystemTable,
+    schemas: Sequence[Row],
+    *,
+    fence: str,
+    target: QualifiedName,
+    place: str,
 ) -> None:
     """Raise ``SinkRefused`` where a row of another schema's plan table holds the target: no fence is of both.
 
@@ -79,9 +102,8 @@ def check_other_schemas(
     another table that had the target's name does not count, ours neither: the table was renamed or dropped, or the row
     was copied.
     """
-    schemas = [schema for (schema,) in connection.execute(_PLAN_SCHEMAS, (plans.name.name,)).fetchall()]
     values = {"target": fence, "table": target.sql, "plans": plans.name.name}
-    for schema in sorted(schemas, key=lambda schema: schema != plans.name.schema):
+    for schema in sorted((schema for (schema,) in schemas), key=lambda schema: schema != plans.name.schema):
         held = HELD.format(sql.Identifier(schema, plans.name.name))
         row = connection.execute(held, values).fetchone()
         if row is not None and schema == plans.name.schema:
@@ -160,8 +182,9 @@ def prune_markers(
 
 def describe_missing(connection: Connection, table: SystemTable, column: str) -> str:
     """Say that a table of an earlier release lacks a column that our role may not add; empty where it does not."""
-    there = connection.execute("SELECT to_regclass(%s)", (table.name.sql,)).fetchone() or (None,)
-    if there[0] is None or _has_column(connection, table, column) or _is_owned(connection, table):
+    columns = (_COLUMNS_THERE, (table.name.schema, table.name.name, [column]))
+    there, found = run_together(connection, (sql.SQL("SELECT to_regclass(%s)"), (table.name.sql,)), columns)
+    if there[0][0] is None or found or _is_owned(connection, table):
         return ""
     return f"{table.name} has no column {column}, and belongs to another role"
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
+from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import (
@@ -156,6 +157,11 @@ def create_system(connection: Connection, tables: Sequence[SystemTable], *schema
             connection.execute(table.create())
 
 
+def lock_target(fence: str) -> tuple[Query, Params]:
+    """Return the statement that lets one process at a time create a target or begin a plan of it."""
+    return sql.SQL("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))"), (fence, PREPARING)
+
+
 def create_table(name: QualifiedName, lines: list[sql.Composed], primary_key: tuple[str, ...]) -> Query:
     """Return a CREATE TABLE of these column definitions and key."""
     if primary_key:
@@ -232,7 +238,12 @@ def has_rows(connection: Connection, name: QualifiedName) -> bool:
 
 def has_table(connection: Connection, name: QualifiedName) -> bool:
     """Whether a relation of this name exists."""
-    return connection.execute(_RELATION_THERE, (name.schema, name.name)).fetchone() is not None
+    return connection.execute(*find_table(name)).fetchone() is not None
+
+
+def find_table(name: QualifiedName) -> tuple[Query, Params]:
+    """Return the statement that finds a row where a relation of this name exists."""
+    return _RELATION_THERE, (name.schema, name.name)
 
 
 SCHEMA_EXISTS = sql.SQL("SELECT FROM pg_namespace WHERE nspname = %s")

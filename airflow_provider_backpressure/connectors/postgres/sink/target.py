@@ -10,7 +10,13 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from airflow_provider_backpressure.connectors.postgres.catalog import find_place
-from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
+from airflow_provider_backpressure.connectors.postgres.connect import (
+    DURABLE,
+    EVERY_ROW,
+    Connection,
+    Session,
+    run_together,
+)
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
@@ -22,10 +28,11 @@ from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import check_fit, find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import check_fit
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED, Fitting
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,
+    check_history,
     count_rows,
     describe_surplus,
     remove_range,
@@ -42,12 +49,13 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     find_epoch,
     find_rows,
     hold_target,
-    is_another_table,
     keep_plan,
+    list_schemas,
     mark_consistent,
     plan_row,
     prune_markers,
     raise_epoch,
+    recall_schemas,
     upgrade,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import (
@@ -63,16 +71,17 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
     shadow_of,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
-    PREPARING,
     SystemTable,
     add_columns,
     commit_table,
     create_system,
     create_table,
     definition,
+    find_table,
     frontier_table,
     has_rows,
     has_table,
+    lock_target,
     place_streams,
     plan_table,
     quarantine_table,
@@ -90,7 +99,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
-from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.connectors.postgres.sink.config import PostgresSink
@@ -137,7 +146,7 @@ class PostgresTarget:
             raise SinkRefused(f"{self._name} cannot be upserted or mirrored without a key.")
         fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, log=log)
         check_fit(self._session, fitting)
-        self._session.read(self._check_schema)
+        self._session.read(partial(self._check_schema, schemas=recall_schemas(self._session, self._plans)))
         return WriteSpec(
             kind=KIND,
             conn_id=self._declared.conn_id,
@@ -175,8 +184,8 @@ class PostgresTarget:
             if not self._session.recall(fact):
                 create_system(connection, system, self._name.schema, self._plans.name.schema)
                 upgrade(connection, self._plans, self._commits)
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
-            if write.mode != Mode.REPLACE and not has_table(connection, self._name):
+            *_, there = run_together(connection, lock_target(self._fence), find_table(self._name))
+            if write.mode != Mode.REPLACE and not there:
                 self._create(connection, write)
 
         self._session.transaction(create)
@@ -192,19 +201,19 @@ class PostgresTarget:
         ``SinkRefused`` where the target turns out to be the source itself.
         """
         self._refuse_source(plan)
-        plans = sql.SQL(self._plans.name.sql)
-        holder = sql.SQL("SELECT plan_id FROM {} WHERE target = {}").format(plans, sql.Literal(self._fence))
-        for (plan_id,) in self._session.rows(holder):
+        query = sql.SQL("SELECT plan_id FROM {} WHERE target = %s").format(sql.SQL(self._plans.name.sql))
+        held = query, (self._fence,)
+        for (plan_id,) in self._session.rows(*held):
             plan.check_turn(plan_id)
             self._end(plan_prefix(plan_id))
 
         def write(connection: Connection) -> int:
             # Two schemas' plan tables have no lock in common.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (self._fence, PREPARING))
-            self._check_schema(connection)
-            taken = find_epoch(connection, self._plans, self._fence, plan.plan_id) is not None
+            _, before, schemas = run_together(connection, lock_target(self._fence), held, list_schemas(self._plans))
+            self._check_schema(connection, schemas)
+            taken = (plan.plan_id,) in before
             epoch = begin_plan(connection, self._plans, fence=self._fence, plan=plan)
-            for (plan_id,) in () if epoch else connection.execute(holder):
+            for (plan_id,) in () if epoch else connection.execute(*held):
                 plan.check_turn(plan_id)
             assert epoch is not None, "a row of another plan was refused"
             if taken:
@@ -225,7 +234,7 @@ class PostgresTarget:
         return self._session.transaction(write)
 
     def renew(self, plan_id: str) -> int | None:
-        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended. Without a plan table ``None``."""
+        """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended."""
         self._end(plan_prefix(plan_id))
         return self._session.transaction(lambda connection: raise_epoch(connection, self._plans, self._fence, plan_id))
 
@@ -293,18 +302,8 @@ class PostgresTarget:
 
     def check_history(self) -> None:
         """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
-        another, undurable = self._session.transaction(
-            lambda each: (
-                is_another_table(each, self._plans, fence=self._fence, target=self._name),
-                find_undurable(each, self._name, [table.name for table in (*self._system, self._frontiers)]),
-            )
-        )
-        at = f"{self._name} in {where(self._session.endpoint)}"
-        if another:
-            why = "is not the table that its plans wrote: it was dropped or created again, and lacks their rows"
-            raise SinkRefused(f"{at} {why}; {RESTART}.")
-        if undurable:
-            raise SinkRefused(f"{at} may have lost rows that its plans wrote: {'; '.join(undurable)}.")
+        others = [table.name for table in (*self._system, self._frontiers)]
+        check_history(self._session, self._name, self._plans, others)
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
         """See :meth:`..core.ports.Sink.discard`. Connections of attempts at the slice are ended.
@@ -379,7 +378,8 @@ class PostgresTarget:
 
     def mirror(self, write: WriteSpec | None = None) -> PostgresMirror:
         written = shadow_of(write) if write is not None and write.mode == Mode.REPLACE else self._name
-        return PostgresMirror(self._session, self._name, self._plans, self._commits, self._conditions, written)
+        tables = (self._plans, self._commits)
+        return PostgresMirror(self._session, self._name, *tables, self._conditions, written, self._declared.key or ())
 
     def open_moment(self, plan: Plan, *, committed: int) -> TargetMoment:
         at, tables = self._session.endpoint, (self._plans, self._commits, self._frontiers)
@@ -400,12 +400,12 @@ class PostgresTarget:
     def close(self) -> None:
         self._session.close()
 
+    def _check_schema(self, connection: Connection, schemas: Sequence[tuple[str, ...]]) -> None:
+        place = f"{self._name} in {where(self._session.endpoint)}"
+        check_other_schemas(connection, self._plans, schemas, fence=self._fence, target=self._name, place=place)
+
     def _create(self, connection: Connection, write: WriteSpec) -> None:
         connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
-
-    def _check_schema(self, connection: Connection) -> None:
-        place = f"{self._name} in {where(self._session.endpoint)}"
-        check_other_schemas(connection, self._plans, fence=self._fence, target=self._name, place=place)
 
     @property
     def _fence(self) -> str:

@@ -10,7 +10,7 @@ from typing import TypedDict
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, lock_statement, read_storage
+from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
@@ -26,6 +26,7 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
     slot_name,
 )
 from airflow_provider_backpressure.connectors.postgres.source.checks import PUBLISHES_GENERATED
+from airflow_provider_backpressure.connectors.postgres.table_files import lock_statement, read_storage
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint

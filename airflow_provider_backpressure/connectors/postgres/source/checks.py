@@ -1,7 +1,7 @@
 """What a table must be to be read: there, of a kind and key that can be cut, readable, with types that can travel."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import psycopg
 from psycopg import sql
@@ -36,7 +36,9 @@ _TODAY = re.compile(r"'\s*(?:now|today|tomorrow|yesterday)\s*'", re.IGNORECASE)
 """Times that are evaluated where a statement is parsed, unless they are text."""
 
 
-def readable_table(session: Session, name: QualifiedName) -> Relation:
+def readable_table(
+    session: Session, name: QualifiedName, find: Callable[[Session, QualifiedName], Relation | None] = find
+) -> Relation:
     """Return the table of this name; ``SourceRefused`` where there is none or none of a kind that can be read."""
     if session.server_version < MINIMUM_VERSION:
         version, oldest = session.server_version // 10000, MINIMUM_VERSION // 10000

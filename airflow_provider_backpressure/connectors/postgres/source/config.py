@@ -1,6 +1,7 @@
 """The declaration of a PostgreSQL table as a source. Knows no connection and imports no driver."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -76,6 +77,13 @@ class PostgresSource(TableSource):
         from airflow_provider_backpressure.connectors.postgres.source.table import found
 
         return found(endpoint, str(self.tables))
+
+    def expect(self, tables: Sequence[str]) -> AbstractContextManager[None]:
+        """Expect these to be asked for soon, so that the catalogue is asked for many at once."""
+        from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+        from airflow_provider_backpressure.connectors.postgres.source.expected_tables import expect
+
+        return expect([QualifiedName.parse(table) for table in tables])
 
     def open(self, endpoint: Endpoint) -> Source:
         """Return the source at this endpoint; it connects at the first question. Names are checked here."""

@@ -12,10 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.catalog import (
     PARTITIONED,
     CatalogColumn,
     Relation,
-    check_same_files,
-    lock_statement,
     place,
-    read_storage,
 )
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
@@ -38,6 +35,7 @@ from airflow_provider_backpressure.connectors.postgres.source.checks import (
     replayable,
 )
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
+from airflow_provider_backpressure.connectors.postgres.source.expected_tables import find_expected
 from airflow_provider_backpressure.connectors.postgres.source.key import chosen_split
 from airflow_provider_backpressure.connectors.postgres.source.moment import PostgresMoment
 from airflow_provider_backpressure.connectors.postgres.source.query import (
@@ -49,6 +47,11 @@ from airflow_provider_backpressure.connectors.postgres.source.query import (
 )
 from airflow_provider_backpressure.connectors.postgres.source.shared_log import SharedTableLog
 from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
+from airflow_provider_backpressure.connectors.postgres.table_files import (
+    check_same_files,
+    lock_statement,
+    read_storage,
+)
 from airflow_provider_backpressure.connectors.relational.split import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
@@ -171,7 +174,7 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         return Consistency.STATIC if after is not None else consistency or Consistency.SNAPSHOT
 
     def _find_table(self) -> Relation:
-        table = self._known = readable_table(self._session, self._name)
+        table = self._known = readable_table(self._session, self._name, find_expected)
         self._types.update({column.name: column.type for column in table.columns})
         return table
 

@@ -1,9 +1,11 @@
 """Types whose values cannot leave their cluster: no binary form, or numbers that mean something else elsewhere."""
 
+from collections.abc import Sequence
+
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import CatalogColumn, Relation
-from airflow_provider_backpressure.connectors.postgres.connect import Session
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 
 REASONS = {
     "binary": "it has no binary form",
@@ -15,18 +17,28 @@ REASONS = {
 
 def find_uncarried(session: Session, table: Relation, columns: list[CatalogColumn]) -> list[tuple[CatalogColumn, str]]:
     """Return the columns that cannot be carried, each with the reason, looking into arrays, domains and composites."""
-    rows = session.rows(_STRANDED, (table.oid, [column.number for column in columns]))
-    reasons = {number: REASONS[reason] for number, reason in rows}
-    return [(column, reasons[column.number]) for column in columns if column.number in reasons]
+    found = table.uncarried
+    if found is None:
+        found = session.read(lambda connection: read_uncarried(connection, [table.oid]))[table.oid]
+    return [(column, REASONS[found[column.number]]) for column in columns if column.number in found]
+
+
+def read_uncarried(connection: Connection, tables: Sequence[int]) -> dict[int, dict[int, str]]:
+    """Return by table which columns cannot be carried, by their numbers, each with a key of :data:`REASONS`."""
+    found: dict[int, dict[int, str]] = {table: {} for table in tables}
+    for table, number, reason in connection.execute(_STRANDED, (list(tables),)).fetchall():
+        found[table][number] = reason
+    return found
 
 
 # The types that internal statistics and index summaries are kept in have binary functions that refuse all input.
 _STRANDED = sql.SQL(
     """
-    WITH RECURSIVE held (number, type) AS (
-        SELECT a.attnum, a.atttypid FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum = ANY (%s::int2[])
+    WITH RECURSIVE held (relation, number, type) AS (
+        SELECT a.attrelid, a.attnum, a.atttypid FROM pg_attribute a
+        WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
         UNION
-        SELECT h.number, part.type
+        SELECT h.relation, h.number, part.type
         FROM held h
         JOIN pg_type t ON t.oid = h.type
         CROSS JOIN LATERAL (
@@ -40,7 +52,7 @@ _STRANDED = sql.SQL(
             WHERE t.typtype = 'c' AND f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped
         ) part (type)
     )
-    SELECT h.number, min(w.reason)
+    SELECT h.relation::bigint, h.number, min(w.reason)
     FROM held h
     JOIN pg_type t ON t.oid = h.type
     CROSS JOIN LATERAL (
@@ -53,6 +65,6 @@ _STRANDED = sql.SQL(
         END
     ) w (reason)
     WHERE w.reason IS NOT NULL
-    GROUP BY h.number
+    GROUP BY h.relation, h.number
     """
 )

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import errors, pq, sql
 
-from airflow_provider_backpressure.connectors.postgres.catalog import (
+from airflow_provider_backpressure.connectors.postgres.errors import words
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.table_files import (
     check_same_files,
     find_other_columns,
     lock_relations,
 )
-from airflow_provider_backpressure.connectors.postgres.errors import words
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import import_snapshot
 from airflow_provider_backpressure.core.endpoints import Endpoint
