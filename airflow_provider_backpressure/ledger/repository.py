@@ -8,6 +8,8 @@ MySQL where many register at once, a cluster of them at any commit.
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, islice
+from typing import Any
 
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
@@ -74,8 +76,8 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
         digest = hydrations.identity(**key)
         with self._write() as (connection, told):
-            found = hydrations.by_identity(connection, digest)
-            if found is None:
+            known = hydrations.lock_by_identity(connection, digest)
+            if known is None:
                 try:
                     with connection.begin_nested():
                         hydrations.add(
@@ -90,13 +92,13 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                         )
                 except IntegrityError:
                     log.debug("Another process registered the same hydration at this very moment.")
-                found = hydrations.by_identity(connection, digest)
-                assert found is not None, "added here or by the other process"
+                known = hydrations.lock_by_identity(connection, digest)
+                assert known is not None, "added here or by the other process"
+            figures, found = known
             if found.owner != owner:
                 raise refusals.ownership_error(
                     source_identity=source_identity, sink_identity=sink_identity, owner=found.owner, asking=owner
                 )
-            figures = hydrations.lock(connection, found.id)
             if cluster != figures.cluster:
                 if ranges.in_flight(connection, found.id):
                     # They run where they were admitted: it moves when they are over.
@@ -108,34 +110,38 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 hydrations.save(connection, told.add(figures, declared))
             if connections is not None:
                 turns.set_limit(connection, Shared.CONNECTIONS, sink_server, connections, who=None)
-            return hydrations.by_id(connection, found.id)
+            return found if declared == figures else hydrations.by_id(connection, found.id)
 
     @repeatable
     def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
         with self._database.write() as connection:
-            hydrations.lock(connection, hydration_id)
-            found = hydrations.holder(connection, hydration_id)
+            found = hydrations.lock_holder(connection, hydration_id)
             holder = hydrating.holder(found, run=run, over=over)
             if holder != found:
-                hydrations.change(connection, hydration_id, holder=holder)
-            if holder == run:
+                hydrations.keep_holder(connection, hydration_id, holder, heard=holder == run)
+            elif holder == run:
                 hydrations.keep_activity(connection, hydration_id, None)
             return holder
 
     @repeatable
     def let_go(self, hydration_id: str, *, run: str) -> bool:
         with self._database.write() as connection:
-            hydrations.lock(connection, hydration_id)
-            if hydrations.holder(connection, hydration_id) != run:
+            if hydrations.lock_holder(connection, hydration_id) != run:
                 return False
             hydrations.change(connection, hydration_id, holder=None)
             return True
 
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
-        """See ``Ledger.save_plan``. The hydration is locked only when every range is stored.
+        """See ``Ledger.save_plan``. The hydration is locked only when every range is known, and of many stored.
 
         Not repeatable: the ranges come from an iterator.
         """
+        coming = iter(ranges)
+        first = list(islice(coming, planning.FEW + 1))
+        if len(first) <= planning.FEW:
+            self._lead_to(hydration_id, plan, len(first), first)
+            return len(first)
+        ranges = chain(first, coming)
         with self._database.read() as connection:
             hydrations.by_id(connection, hydration_id)
         number = 0
@@ -152,18 +158,19 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         return number
 
     @repeatable
-    def _lead_to(self, hydration_id: str, plan: Plan, number: int) -> None:
+    def _lead_to(self, hydration_id: str, plan: Plan, number: int, few: Sequence[PlannedRange] | None = None) -> None:
+        """Let a hydration lead to a plan whose ranges are stored; ``few`` go in with it."""
         with self._write() as (connection, told):
             before = hydrations.lock(connection, hydration_id)
-            planning.check_stored(connection, plan.plan_id, number)
+            if few is None:
+                planning.check_stored(connection, plan.plan_id, number)
+            else:
+                planning.insert_ranges(connection, few, hydration_id=hydration_id, plan_id=plan.plan_id)
             free_token(connection, before)
-            _save_moved(
-                connection, before, told.add(before, hydrating.start_plan(before, plan), waiting=int(number > 0))
-            )
-            hydrations.change(connection, hydration_id, plan=plan.to_json())
-            statistics.begin(
-                connection, tallies.totals(hydration_id, plan, statistics.read_statistics(connection, hydration_id))
-            )
+            after = told.add(before, hydrating.start_plan(before, plan), waiting=int(number > 0))
+            _save_moved(connection, before, after, plan=plan.to_json())
+            earlier = statistics.read_statistics(connection, hydration_id)
+            statistics.begin(connection, tallies.totals(hydration_id, plan, earlier), clear=bool(earlier))
 
     @repeatable
     def restore(self, hydration_id: str, plan: Plan, records: Iterable[RangeRecord], *, who: str, why: str) -> None:
@@ -186,15 +193,14 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     @repeatable
     def take_over(self, hydration_id: str, plan: Plan) -> None:
         with self._database.write() as connection:
-            hydrations.lock(connection, hydration_id)
-            if plan.takes_over(hydrations.by_id(connection, hydration_id).plan):
+            if plan.takes_over(hydrations.lock_whole(connection, hydration_id)[1].plan):
                 hydrations.change(connection, hydration_id, plan=plan.to_json())
 
     @repeatable
     def begin_snapshot(self, hydration_id: str, plan: Plan) -> int | None:
         with self._write() as (connection, told):
-            before = hydrations.lock(connection, hydration_id)
-            if not plan.takes_over(hydrations.by_id(connection, hydration_id).plan):
+            before, found = hydrations.lock_whole(connection, hydration_id)
+            if not plan.takes_over(found.plan):
                 return None
             hydrations.change(connection, hydration_id, plan=plan.to_json())
             again = ranges.reopen_committed(connection, plan.plan_id)
@@ -435,8 +441,8 @@ def _finish(connection: Connection, figures: Figures, told: Outbox) -> None:
     turns.forget(connection, figures.id)
 
 
-def _save_moved(connection: Connection, before: Figures, after: Figures) -> None:
-    """Write figures back, and when a phase began that they are in now."""
-    hydrations.save(connection, after)
+def _save_moved(connection: Connection, before: Figures, after: Figures, **more: Any) -> None:
+    """Write figures back, with ``more`` beside them, and when a phase began that they are in now."""
+    hydrations.save(connection, after, **more)
     if after.phase is not before.phase:
         hydrations.enter(connection, after.id, after.phase)

@@ -240,7 +240,7 @@ class Planner(Previewer):
                 with suppress(BackpressureError):
                     open_log(self.source, hydration.id, draft).drop()
             raise
-        plan = self.take_target(hydration, draft)
+        plan = self.take_target(hydration, draft, ranges=ranges)
         return Planned(
             verdict=Verdict.PLANNED,
             hydration=self.ledger.hydration(hydration.id),
@@ -274,17 +274,19 @@ class Planner(Previewer):
             open_log(self.source, hydration.id, kept).drop()
         return position
 
-    def take_target(self, hydration: Hydration, plan: Plan) -> Plan:
+    def take_target(self, hydration: Hydration, plan: Plan, *, ranges: int | None = None) -> Plan:
         """Return the plan with the epoch under which it holds the target; every older plan is refused from then on.
 
-        For a plan that the ledger has and the sink does not know yet (its epoch is 0).
+        For a plan that the ledger has and the sink does not know yet (its epoch is 0). ``ranges``: how many it has,
+        where that is known.
         """
         if plan.increment:
             check_followed(plan, self.sink)
         self.sink.prepare(plan.write)
         check_empty(plan, self.sink)
         files = plan.files or (self.sink.mirror().files() if plan.mode is Mode.MIRROR else "")
-        plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total, files=files)
+        number = self.ledger.counts(plan.plan_id).total if ranges is None else ranges
+        plan = replace(plan, ranges=number, files=files)
         tell_submitted(self.sink, self.ledger)
         plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
         # Until the fence was set, a late attempt of the earlier plan may have committed.
@@ -370,7 +372,7 @@ class Planner(Previewer):
         return Planned(
             verdict=Verdict.PLANNED,
             hydration=self.ledger.hydration(hydration.id),
-            plan=self.take_target(hydration, draft),
+            plan=self.take_target(hydration, draft, ranges=ranges),
             ranges=ranges,
             note=f"{ranges} windows of the log, {draft.total:,} {draft.unit} in all",
         )

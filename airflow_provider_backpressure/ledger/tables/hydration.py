@@ -28,6 +28,7 @@ _END = (
     .where(phase.c.hydration_id == sa.bindparam("hydration"), phase.c.ended_at.is_(None))
     .values(ended_at=utc_now())
 )
+_BEGIN = sa.insert(phase).values(started_at=utc_now())
 _LAST = sa.select(sa.func.max(phase.c.number)).where(phase.c.hydration_id == sa.bindparam("hydration"))
 
 
@@ -39,14 +40,15 @@ def enter(connection: Connection, hydration_id: str, entered: Phase) -> None:
     """End the phase that a hydration is in, and begin another; old phases are forgotten, all but the first."""
     connection.execute(_END, {"hydration": hydration_id})
     last = connection.execute(_LAST, {"hydration": hydration_id}).scalar_one() or 0
-    connection.execute(
-        sa.insert(phase).values(
-            hydration_id=hydration_id, number=last + 1, phase=entered.value, started_at=utc_now(), ended_at=None
-        )
-    )
+    _begin_phase(connection, hydration_id, last + 1, entered)
     if last >= MOST_PHASES:
         old = phase.c.number.between(2, last + 1 - MOST_PHASES)
         connection.execute(sa.delete(phase).where(phase.c.hydration_id == hydration_id, old))
+
+
+def _begin_phase(connection: Connection, hydration_id: str, number: int, entered: Phase) -> None:
+    begun = {"hydration_id": hydration_id, "number": number, "phase": entered.value, "ended_at": None}
+    connection.execute(_BEGIN, begun)
 
 
 def read_spans(connection: Connection, hydration_id: str) -> list[Span]:
@@ -88,8 +90,15 @@ _FIGURES: tuple[sa.ColumnElement[Any], ...] = (
     hydration.c.waits_until,
 )
 """Without identity and plan, which may be long and are needed by none of the frequent statements."""
+_FIGURE_NAMES = tuple(each.name for each in _FIGURES)
 
 _LOCK = sa.select(*_FIGURES).where(hydration.c.id == sa.bindparam("id")).with_for_update()
+_BY_ID = sa.select(hydration).where(hydration.c.id == sa.bindparam("id"))
+_BY_IDENTITY = sa.select(hydration).where(hydration.c.identity == sa.bindparam("identity"))
+_WHOLE = sa.select(hydration, *(each for each in _FIGURES if isinstance(each, sa.Label))).with_for_update()
+_LOCK_WHOLE = _WHOLE.where(hydration.c.id == sa.bindparam("id"))
+_LOCK_HOLDER = sa.select(hydration.c.holder).where(hydration.c.id == sa.bindparam("id")).with_for_update()
+_LOCK_BY_IDENTITY = _WHOLE.where(hydration.c.identity == sa.bindparam("identity"))
 
 
 def _of_range(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -103,6 +112,7 @@ _TAKEN = sa.select(hydration.c.id).where(hydration.c.id == sa.bindparam("id"))
 _LOCK_BY_RANGE = _of_range(range_.c.seq == sa.bindparam("seq"))
 _LOCK_BY_ANY_RANGE = _of_range()
 _LOCK_BY_PLAN = _of_range().where(hydration.c.plan_id == sa.bindparam("plan"))
+_ADD = sa.insert(hydration).values(created_at=utc_now(), updated_at=utc_now())
 _UPDATE = sa.update(hydration).where(hydration.c.id == sa.bindparam("key"))
 _CHANGE = _UPDATE.values(updated_at=utc_now())
 _SAVED = (
@@ -130,7 +140,7 @@ def identity(*, environment: str, source_identity: str, sink_identity: str) -> s
 
 def by_id(connection: Connection, hydration_id: str) -> Hydration:
     """Return the hydration with this id; ``LedgerRefused`` where there is none."""
-    row = connection.execute(sa.select(hydration).where(hydration.c.id == hydration_id)).one_or_none()
+    row = connection.execute(_BY_ID, {"id": hydration_id}).one_or_none()
     if row is None:
         raise refusals.unknown(hydration_id)
     return _hydration(row)
@@ -138,7 +148,7 @@ def by_id(connection: Connection, hydration_id: str) -> Hydration:
 
 def by_identity(connection: Connection, digest: str) -> Hydration | None:
     """Return the hydration of this source and sink."""
-    row = connection.execute(sa.select(hydration).where(hydration.c.identity == digest)).one_or_none()
+    row = connection.execute(_BY_IDENTITY, {"identity": digest}).one_or_none()
     return None if row is None else _hydration(row)
 
 
@@ -202,20 +212,38 @@ def add(
     figures = hydrating.create(
         had if had and not taken else uuid.uuid4().hex, credits, cluster=cluster, sink_server=sink_server
     )
-    connection.execute(
-        sa.insert(hydration).values(
-            id=figures.id,
-            phase=figures.phase.value,
-            credits=figures.credits,
-            credits_max=figures.credits_declared,
-            cluster=cluster,
-            sink_server=sink_server,
-            created_at=utc_now(),
-            updated_at=utc_now(),
-            **values,
-        )
-    )
-    enter(connection, figures.id, figures.phase)
+    own = {
+        "id": figures.id,
+        "phase": figures.phase.value,
+        "credits": figures.credits,
+        "credits_max": figures.credits_declared,
+        "cluster": cluster,
+        "sink_server": sink_server,
+    }
+    connection.execute(_ADD, {**own, **values})
+    _begin_phase(connection, figures.id, 1, figures.phase)
+
+
+def lock_whole(connection: Connection, hydration_id: str) -> tuple[Figures, Hydration]:
+    """Lock a hydration as :func:`lock` does, and return all of it."""
+    row = connection.execute(_LOCK_WHOLE, {"id": hydration_id}).one_or_none()
+    if row is None:
+        raise refusals.unknown(hydration_id)
+    return _figures(row), _hydration(row)
+
+
+def lock_by_identity(connection: Connection, digest: str) -> tuple[Figures, Hydration] | None:
+    """Lock the hydration of this source and sink until the transaction ends and return it; ``None``: there is none."""
+    row = connection.execute(_LOCK_BY_IDENTITY, {"identity": digest}).one_or_none()
+    return None if row is None else (_figures(row), _hydration(row))
+
+
+def lock_holder(connection: Connection, hydration_id: str) -> str | None:
+    """Lock a hydration as :func:`lock` does, and return the run that has it for itself."""
+    row = connection.execute(_LOCK_HOLDER, {"id": hydration_id}).one_or_none()
+    if row is None:
+        raise refusals.unknown(hydration_id)
+    return row.holder  # type: ignore[no-any-return]
 
 
 def lock(connection: Connection, hydration_id: str) -> Figures:
@@ -258,8 +286,8 @@ def check_epoch(connection: Connection, hydration_id: str, epoch: int) -> None:
         raise refusals.supersession_error(plan.plan_id, epoch)
 
 
-def save(connection: Connection, figures: Figures) -> None:
-    """Write the figures back under the lock."""
+def save(connection: Connection, figures: Figures, **more: Any) -> None:
+    """Write the figures back under the lock, with ``more`` that is not among them."""
     values = {name: getattr(figures, name) for name in _SAVED}
     own = {
         "key": figures.id,
@@ -267,7 +295,7 @@ def save(connection: Connection, figures: Figures) -> None:
         "credits_max": figures.credits_declared,
         "gate_changes": figures.number,
     }
-    connection.execute(_CHANGE, {**values, **own})
+    connection.execute(_CHANGE, {**values, **own, **more})
 
 
 def change(connection: Connection, hydration_id: str, **values: Any) -> None:
@@ -275,11 +303,10 @@ def change(connection: Connection, hydration_id: str, **values: Any) -> None:
     connection.execute(_CHANGE, {"key": hydration_id, **values})
 
 
-def holder(connection: Connection, hydration_id: str) -> str | None:
-    """Return the run that has the hydration for itself; to be asked under the lock."""
-    query = sa.select(hydration.c.holder).where(hydration.c.id == hydration_id)
-    found: str | None = connection.execute(query).scalar_one()
-    return found
+def keep_holder(connection: Connection, hydration_id: str, holder: str, *, heard: bool) -> None:
+    """Keep which run has the hydration for itself, and that it was heard now."""
+    own = {"heard_at": utc_now()} if heard else {}
+    connection.execute(_CHANGE.values(holder=holder, **own), {"key": hydration_id})
 
 
 def probe(connection: Connection, hydration_id: str) -> str | None:
@@ -418,4 +445,5 @@ def _hydration(row: Row[Any]) -> Hydration:
 
 
 def _figures(row: Row[Any]) -> Figures:
-    return Figures(**{**row._mapping, "phase": Phase(row.phase)})
+    values = {name: row._mapping[name] for name in _FIGURE_NAMES}
+    return Figures(**{**values, "phase": Phase(row.phase)})

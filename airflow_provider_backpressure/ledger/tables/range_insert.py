@@ -1,7 +1,7 @@
 """Storing the ranges of a new plan: a million of them in seconds, streamed."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -15,6 +15,8 @@ from airflow_provider_backpressure.ledger.models import range_
 
 T = TypeVar("T")
 
+FEW = 100
+"""Ranges that go in with their plan, by one statement: most tables have no more."""
 BATCH = 5_000
 """Ranges per statement, or per piece of a COPY stream (about 1 MiB)."""
 
@@ -44,7 +46,7 @@ def add_ranges(connection: Connection, ranges: Iterable[PlannedRange], *, hydrat
     batches = _batches(ranges)
     if connection.dialect.name == "postgresql":
         return _copy(connection, batches, hydration_id=hydration_id, plan_id=plan_id)
-    return _insert(connection, batches, hydration_id=hydration_id, plan_id=plan_id)
+    return sum(insert_ranges(connection, batch, hydration_id=hydration_id, plan_id=plan_id) for batch in batches)
 
 
 def put_records(connection: Connection, records: Iterable[RangeRecord], *, plan_id: str) -> None:
@@ -102,25 +104,22 @@ def _line(planned: PlannedRange, keys: str) -> str:
     return f"{keys}{planned.seq}\t{bounds}\t{planned.rows}\t{planned.bytes}\n"
 
 
-def _insert(connection: Connection, batches: Iterator[list[PlannedRange]], *, hydration_id: str, plan_id: str) -> int:
-    number = 0
-    for batch in batches:
-        connection.execute(
-            sa.insert(range_),
-            [
-                {
-                    "hydration_id": hydration_id,
-                    "plan_id": plan_id,
-                    "seq": planned.seq,
-                    "bounds": _json(planned),
-                    "planned_rows": planned.rows,
-                    "planned_bytes": planned.bytes,
-                }
-                for planned in batch
-            ],
-        )
-        number += len(batch)
-    return number
+def insert_ranges(connection: Connection, ranges: Sequence[PlannedRange], *, hydration_id: str, plan_id: str) -> int:
+    """Store planned ranges by one statement and return their number."""
+    values = [
+        {
+            "hydration_id": hydration_id,
+            "plan_id": plan_id,
+            "seq": planned.seq,
+            "bounds": _json(planned),
+            "planned_rows": planned.rows,
+            "planned_bytes": planned.bytes,
+        }
+        for planned in ranges
+    ]
+    if values:
+        connection.execute(sa.insert(range_), values[0] if len(values) == 1 else values)
+    return len(values)
 
 
 def _json(planned: PlannedRange) -> str:

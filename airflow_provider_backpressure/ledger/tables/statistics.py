@@ -57,9 +57,10 @@ def worker(connection: Connection, hydration_id: str, worker_id: str) -> WorkerS
     return WorkerStatistics(hydration_id=hydration_id, worker_id=worker_id) if row is None else _statistics(row)
 
 
-def begin(connection: Connection, totals: WorkerStatistics) -> None:
-    """Restart a hydration's statistics with the row of its plan."""
-    connection.execute(sa.delete(statistics).where(statistics.c.hydration_id == totals.hydration_id))
+def begin(connection: Connection, totals: WorkerStatistics, *, clear: bool = True) -> None:
+    """Restart a hydration's statistics with the row of its plan; ``clear``: whether there may be others."""
+    if clear:
+        connection.execute(sa.delete(statistics).where(statistics.c.hydration_id == totals.hydration_id))
     save(connection, totals)
 
 
