@@ -155,9 +155,9 @@ def recent_rates(samples: Sequence[Sample]) -> list[float]:
 
 
 def eta(progress: Progress, rate: float | None, recent: Sequence[float]) -> Eta | None:
-    """Return when the total is committed, at ``rate`` rows per second; ``None`` where unknown."""
+    """Return when the total is committed, at ``rate`` rows per second; ``None`` where unknown, or nothing is left."""
     left = progress.left
-    if left is None or not rate or rate <= 0:
+    if not left or not rate or rate <= 0:
         return None
     if len(recent) < LEAST_STEPS:
         return Eta(seconds=left / rate)

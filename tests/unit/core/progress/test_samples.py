@@ -69,6 +69,7 @@ def test_what_nobody_can_say_is_not_said():
     assert eta(progress(400), 0.0, []) is None
     assert eta(progress(400), None, []) is None
     assert eta(progress(400), 10.0, [10.0, 9.0]) == Eta(seconds=60.0)
+    assert eta(progress(1000), 10.0, [0.0, 0.0, 30.0]) is None, "nothing is left"
 
 
 @pytest.mark.statement("M10")
