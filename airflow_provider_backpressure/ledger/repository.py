@@ -141,7 +141,9 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         if len(first) <= planning.FEW:
             self._lead_to(hydration_id, plan, len(first), first)
             return len(first)
-        ranges = chain(first, coming)
+        ranges = chain(iter(first), coming)
+        # A chain keeps its parts to its end, and of many ranges only a batch is held.
+        del first
         with self._database.read() as connection:
             hydrations.by_id(connection, hydration_id)
         number = 0

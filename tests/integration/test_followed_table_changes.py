@@ -293,7 +293,7 @@ def test_a_table_that_is_refused_before_its_first_range_is_left_out(
 ) -> None:
     """W6: a task was killed between ledger and target. Its cause is named, and the others are followed."""
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "take_target", lambda self, hydration, plan: plan)
+        patch.setattr(Planner, "take_target", lambda self, hydration, plan, **known: plan)
         tables = flow.plan()
     flow.do("CREATE SCHEMA IF NOT EXISTS raw", "CREATE TABLE raw.b AS SELECT 1 AS id", "UPDATE a SET v = 1")
     with pytest.raises(AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*already holds rows"):
