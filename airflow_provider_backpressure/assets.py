@@ -17,7 +17,7 @@ from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import plain
 from airflow_provider_backpressure.triggers import UnreadTrigger
-from airflow_provider_backpressure.triggers.idle_maintenance import as_callbacks
+from airflow_provider_backpressure.triggers.event_callbacks import as_callbacks
 from airflow_provider_backpressure.triggers.unread import Subject
 
 

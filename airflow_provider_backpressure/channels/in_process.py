@@ -4,7 +4,7 @@ import threading
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 
 
 class Exchange:

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.kafka.connect import admin, consum
 from airflow_provider_backpressure.connectors.kafka.errors import translate_error
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.connectors.postgres.connect import connect
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 
 BEAT_SECONDS = 5.0

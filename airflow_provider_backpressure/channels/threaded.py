@@ -12,7 +12,7 @@ from typing import Protocol
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.ports import Receiver
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
 from airflow_provider_backpressure.core.progress.samples import duration
 from airflow_provider_backpressure.core.progress.state import State
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
+from airflow_provider_backpressure.core.push.channel_counters import HISTOGRAMS, merge_recorded, quantile
 from airflow_provider_backpressure.core.push.hub import Push, Switch, is_on, turn
-from airflow_provider_backpressure.core.push.metrics import HISTOGRAMS, merge_recorded, quantile
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.transitions import still_owned

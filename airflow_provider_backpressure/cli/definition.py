@@ -57,8 +57,8 @@ from airflow_provider_backpressure.cli.arguments import (
     WITH_LEDGER,
     YES,
 )
-from airflow_provider_backpressure.cli.manual import GROUP_PAGE as ABOUT
-from airflow_provider_backpressure.cli.manual import PAGES
+from airflow_provider_backpressure.cli.help_pages import GROUP_PAGE as ABOUT
+from airflow_provider_backpressure.cli.help_pages import PAGES
 
 
 def suggest_command(words: Sequence[str], known: Sequence[str]) -> str:
@@ -213,7 +213,6 @@ def _make_commands() -> list[GroupCommand]:
                     MORE_DATABASES,
                     LEDGER,
                     ARG_OUTPUT,
-                    module="maintenance",
                 ),
                 _action(
                     "verify",

@@ -22,8 +22,8 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
+from airflow_provider_backpressure.hooks.airflow_connections import connection, endpoint
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, BackpressureHook, url
-from airflow_provider_backpressure.hooks.endpoints import connection, endpoint
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 from airflow_provider_backpressure.hooks.spark import open_runner
 from airflow_provider_backpressure.ledger.migration import find_missing_rights

@@ -25,6 +25,7 @@ from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     LedgerUnavailable,
 )
+from airflow_provider_backpressure.hooks.airflow_connections import connection
 from airflow_provider_backpressure.hooks.backpressure import (
     CONN_TYPE,
     DIALECTS,
@@ -32,7 +33,6 @@ from airflow_provider_backpressure.hooks.backpressure import (
     BackpressureHook,
     open_ledger,
 )
-from airflow_provider_backpressure.hooks.endpoints import connection
 from airflow_provider_backpressure.ledger.database import Database, MissingRight
 from airflow_provider_backpressure.ledger.migration import write_grants, write_grants_on_mysql
 

@@ -32,8 +32,8 @@ from airflow_provider_backpressure.core.verification.completion import Completio
 from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, PlanOutdated, SnapshotLost
 from airflow_provider_backpressure.hooks import metrics
+from airflow_provider_backpressure.hooks.airflow_connections import endpoint, with_related
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
-from airflow_provider_backpressure.hooks.endpoints import endpoint, with_related
 from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.hooks.spark import open_runner
 

@@ -15,10 +15,10 @@ from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
-from airflow_provider_backpressure.core.push.metrics import NAMES, merge_recorded, quantile
+from airflow_provider_backpressure.core.push.channel_counters import NAMES, merge_recorded, quantile
 from airflow_provider_backpressure.core.stage_metrics import Stage, State, unify_stages
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.hooks.endpoints import BUILDERS, connection
+from airflow_provider_backpressure.hooks.airflow_connections import BUILDERS, connection
 
 PREFIX = "backpressure"
 FLOW_SECONDS = 60.0

@@ -11,11 +11,11 @@ from airflow.sdk import Connection
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Channel, Receiver
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.push.metrics import PushCounts
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks import endpoints as kafka
-from airflow_provider_backpressure.hooks.endpoints import OPTIONS, from_connection
+from airflow_provider_backpressure.hooks import airflow_connections as kafka
+from airflow_provider_backpressure.hooks.airflow_connections import OPTIONS, from_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import URL

@@ -23,8 +23,8 @@ from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused
+from airflow_provider_backpressure.hooks.airflow_connections import endpoint, with_related
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
-from airflow_provider_backpressure.hooks.endpoints import endpoint, with_related
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.metrics import Places
 

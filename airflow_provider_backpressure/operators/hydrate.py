@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanOutdated, QuarantineFull, SnapshotLost
-from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.openlineage import Lineage
@@ -34,6 +34,7 @@ from airflow_provider_backpressure.operators.lane_progress import (
     as_listeners,
     start_line,
 )
+from airflow_provider_backpressure.operators.shared_log import TableStream, as_stream
 from airflow_provider_backpressure.operators.stream_lane import StreamLane
 from airflow_provider_backpressure.operators.table_lane import TableLane, Turn
 from airflow_provider_backpressure.operators.table_set import (
@@ -44,7 +45,6 @@ from airflow_provider_backpressure.operators.table_set import (
     is_several,
     open_tables,
 )
-from airflow_provider_backpressure.operators.table_stream import TableStream, as_stream
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 

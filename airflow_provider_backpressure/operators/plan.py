@@ -20,6 +20,7 @@ from airflow_provider_backpressure.exceptions import BackpressureError, InvalidD
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.hydrate import check_one_task
+from airflow_provider_backpressure.operators.shared_log import TableStream, find_stream
 from airflow_provider_backpressure.operators.table_set import (
     KEY,
     OBSERVED_AFTER,
@@ -33,7 +34,6 @@ from airflow_provider_backpressure.operators.table_set import (
     read_planner,
     run_of,
 )
-from airflow_provider_backpressure.operators.table_stream import TableStream, find_stream
 
 MAX_TASKS = 1024
 """Most ranges that become tasks; Airflow's own limit of a mapped task."""

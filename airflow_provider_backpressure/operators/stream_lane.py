@@ -22,9 +22,9 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.operators.lane_progress import ENDED, LaneClock
+from airflow_provider_backpressure.operators.shared_log import TableStream
 from airflow_provider_backpressure.operators.table_lane import Drain, TableLane, Turn
 from airflow_provider_backpressure.operators.table_set import PlannedTables, TablePair
-from airflow_provider_backpressure.operators.table_stream import TableStream
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 
 LOGS = 3

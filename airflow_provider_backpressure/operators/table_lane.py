@@ -20,13 +20,12 @@ from airflow_provider_backpressure.hooks.hydration_session import HydrationSessi
 from airflow_provider_backpressure.operators.lane_progress import LaneClock
 from airflow_provider_backpressure.operators.table_set import PlannedTables, TablePair, TableSet
 from airflow_provider_backpressure.triggers import AdmissionTrigger
+from airflow_provider_backpressure.triggers.admissions import MOST_GATES
 
 ALONE = (Consistency.SNAPSHOT, Consistency.CATCH_UP, Consistency.OFFSETS)
 """Consistencies whose ranges one lane has to drain: each table is one lane's."""
 LIMIT_SECONDS = 5.0
 """Seconds after which the queue's number of tokens is read again."""
-MOST_WAITS = 50
-"""Most hydrations that one deferred task waits for; there are more behind them."""
 REMIND_SECONDS = 60.0
 """Seconds after which a task that waits for more than that looks at all of them."""
 
@@ -120,7 +119,7 @@ class TableLane:
     def waits(self, waiting: Mapping[TablePair, LaneResult | None]) -> list[AdmissionTrigger]:
         """Return what waits at the gates of those that were tried; the others would be behind them in the queue."""
         tried = [pair for pair, result in waiting.items() if result is not None]
-        first = tried[:MOST_WAITS]
+        first = tried[:MOST_GATES]
         behind = [self.hydrations[pair].id for pair in waiting if pair not in first]
         many = REMIND_SECONDS if len(tried) > len(first) else None
         return [

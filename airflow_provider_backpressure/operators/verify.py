@@ -30,6 +30,7 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
+from airflow_provider_backpressure.operators.shared_log import TableStream, as_stream, check_member
 from airflow_provider_backpressure.operators.table_set import (
     OBSERVED_AFTER,
     PlannedTables,
@@ -38,7 +39,6 @@ from airflow_provider_backpressure.operators.table_set import (
     is_several,
     open_tables,
 )
-from airflow_provider_backpressure.operators.table_stream import TableStream, as_stream, check_member
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""

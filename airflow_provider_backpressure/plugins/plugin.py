@@ -16,7 +16,7 @@ NAME = "Backpressure"
 @cache
 def _apps() -> list[dict[str, Any]]:
     from airflow_provider_backpressure.plugins.app import make_app
-    from airflow_provider_backpressure.plugins.dependencies import OpenedLedger
+    from airflow_provider_backpressure.plugins.permissions import OpenedLedger
 
     return [{"app": make_app(OpenedLedger()), "url_prefix": settings.PAGE, "name": NAME}]
 

@@ -29,7 +29,8 @@ from airflow_provider_backpressure.hooks.recorded_declaration import (
 )
 from airflow_provider_backpressure.plugins import schemas as answers
 from airflow_provider_backpressure.plugins import task_links as links
-from airflow_provider_backpressure.plugins.dependencies import (
+from airflow_provider_backpressure.plugins.long_poll import Live
+from airflow_provider_backpressure.plugins.permissions import (
     MOST_NUMBER,
     NONE_SUCH,
     Opened,
@@ -47,7 +48,6 @@ from airflow_provider_backpressure.plugins.dependencies import (
     seen,
     steerable,
 )
-from airflow_provider_backpressure.plugins.long_poll import Live
 
 if TYPE_CHECKING:
     import pandas as pd

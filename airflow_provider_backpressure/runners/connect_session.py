@@ -18,7 +18,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable
-from airflow_provider_backpressure.runners.versions import check_server
+from airflow_provider_backpressure.runners.tried_versions import check_server
 
 log = logging.getLogger(__name__)
 

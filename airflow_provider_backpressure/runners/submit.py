@@ -34,9 +34,9 @@ from airflow_provider_backpressure.runners import application as processes
 from airflow_provider_backpressure.runners import code_shipping as shipment
 from airflow_provider_backpressure.runners.application import ANSWER, Folders, Submitter, prepare_application, private
 from airflow_provider_backpressure.runners.code_shipping import to_reference
-from airflow_provider_backpressure.runners.errors import failure
+from airflow_provider_backpressure.runners.error_messages import failure
 from airflow_provider_backpressure.runners.executor_memory import PYTHON, Target, safe
-from airflow_provider_backpressure.runners.versions import warn_untried_submit
+from airflow_provider_backpressure.runners.tried_versions import warn_untried_submit
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.admission.gate_decision import read_gate
 from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.push.waiting import Parked
+from airflow_provider_backpressure.core.push.gate_wait import Parked
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.hooks.spark import memory_reader, memory_url
 

@@ -9,6 +9,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_backpressure.triggers.admission import AdmissionTrigger
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admissions.AdmissionsTrigger"
+MOST_GATES = 50
+"""Most gates that one deferred task waits at; there may be more hydrations behind them."""
 
 
 class AdmissionsTrigger(BaseTrigger):

@@ -1,20 +1,15 @@
 """What is done for a hydration between its runs: the policy at the limit of its log acts, and events are reported."""
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-from airflow.sdk import BaseNotifier
-from airflow.sdk.definitions.context import Context
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.sdk.module_loading import import_string  # type: ignore[attr-defined]
 from asgiref.sync import sync_to_async
 
-from airflow_provider_backpressure.airflow_compat import Callback
 from airflow_provider_backpressure.core.admission.gate_decision import health_signals
 from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
 from airflow_provider_backpressure.core.config import Budget, Consistency
@@ -23,54 +18,17 @@ from airflow_provider_backpressure.core.monitoring.new_data import Unread
 from airflow_provider_backpressure.core.planning.change_windows import open_log
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, event, of_course
+from airflow_provider_backpressure.core.progress.alerts import Kind, event, of_course
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
-    InvalidDeclaration,
     LogLost,
     SnapshotLost,
     SourceRefused,
 )
-from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, open_recorded_health
-
-
-def as_callbacks(on_event: Callback | Sequence[Callback] | None) -> list[dict[str, Any]]:
-    """Return the callbacks in plain values; :class:`InvalidDeclaration` for what cannot travel to the triggerer."""
-    found = () if on_event is None else tuple(on_event) if isinstance(on_event, list | tuple) else (on_event,)
-    strange = next((each for each in found if not isinstance(each, Callback)), None)
-    if strange is not None:
-        raise InvalidDeclaration(
-            "watch_source reports from the triggerer, so its on_event takes AsyncCallback or SyncCallback with a "
-            f"notifier's class and arguments, not {type(strange).__name__}."
-        )
-    return [{"path": each.path, "kwargs": dict(each.kwargs)} for each in found]
-
-
-async def tell(callbacks: Sequence[Mapping[str, Any]], told: Event) -> None:
-    """Pass an event to every callback; what fails is logged, and fails nothing."""
-    log.warning("%s: %s", told.kind, told.sentence)
-    for each in callbacks:
-        try:
-            await _call(each["path"], each["kwargs"], cast("Context", {KEY: told.to_json()}))
-        except Exception:
-            log.exception("%s failed to handle %s.", each["path"], told.kind)
-
-
-async def _call(path: str, arguments: Mapping[str, Any], context: Context) -> None:
-    called = await sync_to_async(import_string)(path)
-    if not (isinstance(called, type) and issubclass(called, BaseNotifier)):
-        given = {**arguments, "context": context}
-        await (called(**given) if inspect.iscoroutinefunction(called) else sync_to_async(called)(**given))
-        return
-    # A notifier renders its templates in itself, so each event gets a notifier of its own.
-    notifier = called(**arguments)
-    if called.async_notify is BaseNotifier.async_notify:
-        await sync_to_async(notifier)(context)
-    else:
-        notifier.context = context
-        await notifier
+from airflow_provider_backpressure.triggers.event_callbacks import report_event
 
 
 @dataclass(kw_only=True)
@@ -132,7 +90,7 @@ class IdleMaintenance:
     budget: Budget
     """Its signals are those that warn."""
     callbacks: Sequence[Mapping[str, Any]]
-    """Callbacks for events, see ``notifications.as_callbacks``."""
+    """Callbacks for events, see ``event_callbacks.as_callbacks``."""
     _guard: Guard = field(init=False)
     _looking: "asyncio.Task[None] | None" = None
     _health: HealthWatch | None = None
@@ -216,7 +174,7 @@ class IdleMaintenance:
         present = {kind.value: 0.0 for kind in found}
         notice = await asyncio.to_thread(ledger.note, hydration.id, present, looked={kind.value for kind in looked})
         for due in notice.due:
-            await tell(self.callbacks, event(Kind(due), found[Kind(due)], hydration))
+            await report_event(self.callbacks, event(Kind(due), found[Kind(due)], hydration))
 
 
 def _join_alerts(*each: Mapping[Kind, str]) -> dict[Kind, str]:

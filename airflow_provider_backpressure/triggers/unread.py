@@ -17,8 +17,8 @@ from airflow_provider_backpressure.core.health_signals import parse_signal
 from airflow_provider_backpressure.core.monitoring.new_data import AGAIN_SECONDS, Debounce, Unread
 from airflow_provider_backpressure.core.monitoring.source_poller import LOOK_SECONDS
 from airflow_provider_backpressure.exceptions import BackpressureError
+from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.backpressure import under_way
-from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain
 from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
 from airflow_provider_backpressure.triggers.shared_ledger import open_shared_ledger

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.spark.notes import Kind
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import Kind
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_changes

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, SourceRefused
-from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource
 from dev.servers.server import HOST

@@ -22,7 +22,8 @@ from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.sources import PostgresSource
-from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance, as_callbacks
+from airflow_provider_backpressure.triggers.event_callbacks import as_callbacks
+from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
 from dev.proxy import Proxy
 from dev.services import Server, Services
 from tests.conftest import fresh_database

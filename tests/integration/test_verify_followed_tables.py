@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, SinkUnavailable, TablesFailed
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
-from airflow_provider_backpressure.operators.table_stream import TableStream
+from airflow_provider_backpressure.operators.shared_log import TableStream
 from tests.support.operator_flow import OperatorFlow, writing
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("W8")]

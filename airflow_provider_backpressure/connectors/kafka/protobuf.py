@@ -16,7 +16,7 @@ from airflow_provider_backpressure.connectors.kafka.proto_parser import (
     MessageText,
     parse,
 )
-from airflow_provider_backpressure.connectors.kafka.well_known import FILES
+from airflow_provider_backpressure.connectors.kafka.well_known_types import FILES
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5

@@ -71,11 +71,26 @@ class Slot:
         """Log that was not confirmed yet. The server may keep more: others' open transactions hold it too."""
         return self.held_bytes if self.confirmed is None else max(0, self.flushed.at - self.confirmed.at)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the server still keeps the log for it, so that it can be replayed."""
+        return not self.lost and self.confirmed is not None and self.plugin == PLUGIN
+
     def endangers(self, most: int | None) -> bool:
         """Whether as much as ``most`` was not replayed, or the server is about to give it up, or has done so."""
         if self.lost or self.status in ("unreserved", "lost") or (most is not None and self.unreplayed_bytes >= most):
             return True
         return self.safe_bytes is not None and self.safe_bytes < MARGIN * (self.safe_bytes + self.held_bytes)
+
+
+def describe_loss(slot: Slot | None, name: str, *, gone: str, removed: str) -> str:
+    """Return the first part of an error: the server no longer keeps the log.
+
+    It names ``gone`` where the slot is missing, and the log that was ``removed`` where the server has invalidated it.
+    """
+    if slot is None:
+        return f"The replication slot {name} is gone, and with it {gone}"
+    return f"The replication slot {name} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
 
 
 def find_slot(session: Session, name: str) -> Slot | None:

@@ -28,8 +28,8 @@ from airflow_provider_backpressure.core.planning.repair import RangeSplitter, pa
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
+from airflow_provider_backpressure.core.push.gate_wait import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.push.waiting import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan

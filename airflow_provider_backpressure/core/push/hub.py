@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.gate.queue import Shared, Steering
 from airflow_provider_backpressure.core.gate.signals import SINK_COMMIT, Decision
 from airflow_provider_backpressure.core.ports import Channel, Receiver
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from airflow_provider_backpressure.core.push.wait_queue import Waiter, WaitQueue
 from airflow_provider_backpressure.exceptions import BackpressureError
 

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_fr
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, SliceResult, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.verification.followed import FollowedVerifier
+from airflow_provider_backpressure.core.verification.followed_tables import FollowedVerifier
 from airflow_provider_backpressure.core.verification.report import Mismatch, Report
 from airflow_provider_backpressure.core.verification.source_reader import SourceReader, choose_batch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused

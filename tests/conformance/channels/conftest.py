@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
 from airflow_provider_backpressure.channels.postgres import PostgresChannel, name_of
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from tests.conformance.channels.support import Ends, Open, Recorder
 from tests.support.kafka import endpoint_of as broker
 from tests.support.postgres import run

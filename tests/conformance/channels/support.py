@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff, Unreadable, decode
 from airflow_provider_backpressure.core.ports import Channel, Receiver
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from tests.support.waiting import until
 
 Open = Callable[[Receiver, PushCounts], Channel]

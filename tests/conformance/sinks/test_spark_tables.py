@@ -9,8 +9,8 @@ import pyarrow
 import pytest
 from pyspark.errors import PySparkException
 
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_clearing, note_of_fence
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
-from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_clearing, note_of_fence
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_table
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_backpressure.channels import threaded as hearing
 from airflow_provider_backpressure.channels.threaded import ListenerThread, Pulse
 from airflow_provider_backpressure.core.clock import PollPolicy
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from tests.conformance.channels.support import Recorder
 from tests.support.waiting import until
 

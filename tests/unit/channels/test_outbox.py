@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.channels import threaded as sending
 from airflow_provider_backpressure.channels.threaded import MOST, Message, Sender
 from airflow_provider_backpressure.core.clock import PollPolicy
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from tests.support.waiting import until
 
 

@@ -15,7 +15,7 @@ from airflow.cli.cli_parser import get_parser
 from airflow_provider_backpressure.cli import completion
 from airflow_provider_backpressure.cli.arguments import parse_age
 from airflow_provider_backpressure.cli.definition import get_commands
-from airflow_provider_backpressure.cli.manual import PAGES
+from airflow_provider_backpressure.cli.help_pages import PAGES
 from airflow_provider_backpressure.core.gate.queue import Change
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from tests.support.world import World, context

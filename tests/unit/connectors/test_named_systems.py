@@ -21,10 +21,10 @@ REGISTRIES = {
     # Commands that look into a database itself, and those that set up a ledger in one.
     "cli/arguments.py",
     "cli/doctor.py",
-    "cli/maintenance.py",
     "cli/setup.py",
+    "cli/uninstall.py",
     # Shows the kind of a target unless it is the usual one.
-    "cli/render/table.py",
+    "cli/render/overview.py",
     # The ledger's own channel.
     "triggers/shared_ledger.py",
     # Patterns are quoted, and connections kept, as PostgreSQL does it.

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties im
 )
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
 
 SECRET = "s3cret-word"

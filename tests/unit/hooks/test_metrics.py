@@ -11,7 +11,7 @@ from airflow_provider_backpressure.airflow_compat import initialize_metrics
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
-from airflow_provider_backpressure.core.push.metrics import PushCounts
+from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State
 from airflow_provider_backpressure.hooks import metrics
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator

@@ -24,7 +24,7 @@ from airflow_provider_backpressure.plugins import dependencies as access
 from airflow_provider_backpressure.plugins import routes as acts
 from airflow_provider_backpressure.plugins import task_links
 from airflow_provider_backpressure.plugins.app import make_app
-from airflow_provider_backpressure.plugins.dependencies import OpenedLedger
+from airflow_provider_backpressure.plugins.permissions import OpenedLedger
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
 from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take
 

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.plugins import dependencies as access
 from airflow_provider_backpressure.plugins import routes as acts
 from airflow_provider_backpressure.plugins.app import make_app
-from airflow_provider_backpressure.plugins.dependencies import OpenedLedger
+from airflow_provider_backpressure.plugins.permissions import OpenedLedger
 from airflow_provider_backpressure.testing import MemorySink, MemorySource
 from tests.conformance.ledger.support import commit, make_plan, planned, register, take
 from tests.unit.plugins.test_api import Person

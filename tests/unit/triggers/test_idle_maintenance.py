@@ -26,7 +26,8 @@ from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.sinks import IcebergSink, PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from airflow_provider_backpressure.testing import MemorySource
-from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance, as_callbacks
+from airflow_provider_backpressure.triggers.event_callbacks import as_callbacks
+from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
 from tests.support.world import TABLES, World
 from tests.unit.triggers.test_unread import fired, hydrated, trigger, world
 

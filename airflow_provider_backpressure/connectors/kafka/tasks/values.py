@@ -13,7 +13,6 @@ import pyarrow
 from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE, Placeholder
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import MARK
 from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
-from airflow_provider_backpressure.connectors.kafka.tasks.framing import HEAD, Decoder
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
     FIRST_MILLIS,
     LAST_MILLIS,
@@ -27,6 +26,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
     read_text,
     refuse,
 )
+from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import HEAD, Decoder
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
 from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.spark import arrow_buffers as buffers

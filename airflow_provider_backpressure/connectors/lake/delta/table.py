@@ -15,7 +15,6 @@ from deltalake.exceptions import (
 )
 from deltalake.table import TableMerger
 
-from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
 from airflow_provider_backpressure.connectors.lake.delta import features
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
@@ -30,6 +29,7 @@ from airflow_provider_backpressure.connectors.lake.metadata_files import (
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, check_arriving, require_files
 from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
+from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec

@@ -22,7 +22,6 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
 from airflow_provider_backpressure.connectors.lake.iceberg import merge as iceberg_merge
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import (
@@ -50,6 +49,7 @@ from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, complete_columns, marks_folder
 from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
+from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan

@@ -10,13 +10,13 @@ import pyarrow
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
 from airflow_provider_backpressure.connectors.lake.metadata_files import MARK, batches, footer
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.table import format_foreign_files
+from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Holder
 from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_key, check_window
-from airflow_provider_backpressure.connectors.lake.spark.notes import (
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     MARKS,
     LogState,
     Note,

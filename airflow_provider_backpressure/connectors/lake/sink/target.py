@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
+from airflow_provider_backpressure.connectors.lake.row_versions import inherit_versions
 from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_key, check_window
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
 from airflow_provider_backpressure.connectors.lake.tasks import quarantine as beside_it
-from airflow_provider_backpressure.connectors.lake.versions import inherit_versions
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, format_suffix
 from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink

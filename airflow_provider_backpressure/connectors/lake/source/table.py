@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 
-from airflow_provider_backpressure.connectors.lake.content import Content, ContentVersion, Landed
+from airflow_provider_backpressure.connectors.lake.row_versions import version_columns
 from airflow_provider_backpressure.connectors.lake.table import KINDS, LakeTable, open_table
-from airflow_provider_backpressure.connectors.lake.versions import version_columns
+from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion, Landed
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched

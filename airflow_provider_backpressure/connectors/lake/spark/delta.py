@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType
 
-from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, Kind, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType
 
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
-from airflow_provider_backpressure.connectors.lake.spark.notes import HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable

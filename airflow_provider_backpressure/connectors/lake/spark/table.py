@@ -17,7 +17,7 @@ from pyspark.errors import (
 )
 from pyspark.sql.types import DataType, ShortType, StructField, StructType
 
-from airflow_provider_backpressure.connectors.lake.spark.notes import KEY, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames

@@ -16,7 +16,7 @@ import pyarrow
 from pyspark import StorageLevel
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
-from airflow_provider_backpressure.connectors.lake.spark.notes import LogState, note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table, translate_refusals
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     ASK,
@@ -25,7 +25,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     pack_xids,
     unpack_xids,
 )
-from airflow_provider_backpressure.connectors.lake.tasks.change_fold import UNKNOWN, ChangeFold, list_keys, quote
+from airflow_provider_backpressure.connectors.lake.tasks.change_merge import UNKNOWN, ChangeFold, list_keys, quote
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     END,
     RUN,

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.checks import find_undurable
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import is_another_table, mark_consistent
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import drop_shadows, shadows_of

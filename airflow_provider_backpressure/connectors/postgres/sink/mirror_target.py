@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.catalog import Relation, 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import check_exchange
+from airflow_provider_backpressure.connectors.postgres.sink.checks import check_exchange
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     CONFIRMED,
     OWN,

@@ -12,6 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.sink.attempts import patiently
+from airflow_provider_backpressure.connectors.postgres.sink.checks import View, against_replacing, views_over
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
     carry_over,
     final_names,
@@ -19,7 +20,6 @@ from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
     make,
     same_columns,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import View, against_replacing, views_over
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import drop_range_index
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (

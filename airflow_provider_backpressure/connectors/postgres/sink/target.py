@@ -28,7 +28,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import check_fit
+from airflow_provider_backpressure.connectors.postgres.sink.checks import check_fit
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED, Fitting
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,

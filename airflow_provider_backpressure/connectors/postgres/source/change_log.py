@@ -17,6 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.replication_slots import (
     PLUGIN,
     Slot,
+    describe_loss,
     drop_publication,
     drop_slot,
     find_pinning,
@@ -205,14 +206,11 @@ class PostgresLog:
         then, as declared, otherwise ``LogLost``, which names what is lost: ``gone`` with the slot, or ``removed`` from
         it.
         """
-        slot, name = find_slot(self._session, self.stream), f"The replication slot {self.stream}"
-        if slot is not None and not slot.lost and slot.confirmed is not None and slot.plugin == PLUGIN:
+        slot = find_slot(self._session, self.stream)
+        if slot is not None and slot.is_kept:
             return slot
-        at = f"in {where(self._session.endpoint)}"
-        if slot is None:
-            lost = f"{name} {at} is gone, and with it {gone}"
-        else:
-            lost = f"{name} {at} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
+        name = f"{self.stream} in {where(self._session.endpoint)}"
+        lost = describe_loss(slot, name, gone=gone, removed=removed)
         # At its limit both are removed. A failover or a backup lacks the slot alone, and may be older than the target.
         if self._restarts and (slot is not None or not self._session.rows(_NAMED, (self.stream,))):
             raise SnapshotLost(f"{lost}: the table is read again, as declared (at_wal_limit).")

@@ -7,10 +7,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from airflow_provider_backpressure.cli.render.overview import format_log_line, overview
 from airflow_provider_backpressure.cli.render.panel import render_hydration
 from airflow_provider_backpressure.cli.render.status_values import Facts
 from airflow_provider_backpressure.cli.render.symbols import ASCII, UNICODE
-from airflow_provider_backpressure.cli.render.table import format_log_line, overview
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.pipeline_view import amount, compact, pipe

@@ -14,10 +14,16 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.gate.queue import QueuePlace
 from airflow_provider_backpressure.core.gate.signals import MemoryReading, credits_taken, decide
+from airflow_provider_backpressure.core.push.channel_counters import (
+    BOUNDS,
+    PushCounts,
+    merge_counts,
+    merge_recorded,
+    quantile,
+)
+from airflow_provider_backpressure.core.push.gate_wait import Changes, Parked
 from airflow_provider_backpressure.core.push.hub import DISTRUST_SECONDS, Paces, Push, Switch, is_pushed, turn
-from airflow_provider_backpressure.core.push.metrics import BOUNDS, PushCounts, merge_counts, merge_recorded, quantile
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
-from airflow_provider_backpressure.core.push.waiting import Changes, Parked
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import admit, commit, planned, take

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.kafka import avro
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import Malformed, read_long, write_long
-from airflow_provider_backpressure.connectors.kafka.tasks.framing import Decoder
+from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.types import carrier

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from airflow_provider_backpressure.connectors.kafka import protobuf
-from airflow_provider_backpressure.connectors.kafka.tasks.framing import Decoder
+from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark.types import carrier
 from tests.support.protobuf import framed, message_class

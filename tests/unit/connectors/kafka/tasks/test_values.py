@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
 from airflow_provider_backpressure.connectors.kafka.tasks import json_values, values
-from airflow_provider_backpressure.connectors.kafka.tasks.framing import Decoder
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
+from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource

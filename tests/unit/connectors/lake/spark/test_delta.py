@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
-from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_mark
 
 PLAN = "plan"
 

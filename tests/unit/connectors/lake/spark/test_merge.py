@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql.connect.client import SparkConnectClient
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
-from airflow_provider_backpressure.connectors.lake.spark.notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
 from airflow_provider_backpressure.connectors.lake.spark.table import build_merge
 from airflow_provider_backpressure.exceptions import SinkRefused

@@ -8,7 +8,13 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
-from airflow_provider_backpressure.connectors.lake.spark.notes import Kind, LogState, Note, note_of_fence, note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
+    Kind,
+    LogState,
+    Note,
+    note_of_fence,
+    note_of_mark,
+)
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 

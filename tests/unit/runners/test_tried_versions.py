@@ -9,7 +9,7 @@ from pyspark import __version__ as pyspark
 
 from airflow_provider_backpressure.airflow_compat import AIRFLOW
 from airflow_provider_backpressure.exceptions import RunnerRefused
-from airflow_provider_backpressure.runners.versions import (
+from airflow_provider_backpressure.runners.tried_versions import (
     OVER_CONNECT,
     SUBMITTED,
     check_server,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.cli.render.table import short
+from airflow_provider_backpressure.cli.render.overview import short
 
 STREAM = "backpressure_" + "0123456789abcdef" * 2
 

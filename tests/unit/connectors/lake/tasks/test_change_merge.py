@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.tasks.change_fold import ChangeFold
+from airflow_provider_backpressure.connectors.lake.tasks.change_merge import ChangeFold
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 
 WRITE = WriteSpec(

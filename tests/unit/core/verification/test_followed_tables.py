@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.core.ports.moments import Late, RowTotal
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
-from airflow_provider_backpressure.core.verification.followed import FollowedVerifier, choose_turn, compare_late
+from airflow_provider_backpressure.core.verification.followed_tables import FollowedVerifier, choose_turn, compare_late
 
 pytestmark = pytest.mark.statement("W8")
 NONE = RowTotal()

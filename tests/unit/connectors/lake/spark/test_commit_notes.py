@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
-from airflow_provider_backpressure.connectors.lake.spark.notes import (
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     MARKS,
     PLAN,
     LogState,
