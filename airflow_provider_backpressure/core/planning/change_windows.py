@@ -210,4 +210,4 @@ def with_storage(plan: Plan, draft: Plan, log: ChangeLog) -> Plan:
     before, now = plan.read.storage, log.storage(plan.read)
     if before is not None and now is not None:
         check_kept(before, now, [column.name for column in plan.read.columns], plan_id=plan.plan_id)
-    return replace(draft, read=replace(draft.read, storage=None if now is None else now.mark_dropped_since(before)))
+    return replace(draft, read=replace(draft.read, storage=None if now is None else now.mark_changed_since(before)))

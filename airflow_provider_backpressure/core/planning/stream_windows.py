@@ -312,7 +312,7 @@ class StreamPlanner:
             own.read,
             kind=own.read.kind.removesuffix(SUFFIX) + SUFFIX,
             tells_position=False,
-            storage=None if now is None else now.mark_dropped_since(earlier.storage),
+            storage=None if now is None else now.mark_changed_since(earlier.storage),
             parts=(),
         )
         return StreamTable(

@@ -42,7 +42,9 @@ class TableStorage:
     dropped: tuple[int, ...] | None = None
     """Numbers of the columns that were dropped by then; ``None`` in plans of earlier releases."""
     dropped_lately: tuple[int, ...] = ()
-    """Those of them that the log may still show, see :meth:`mark_dropped_since`."""
+    """Those of them that the log may still show, see :meth:`mark_changed_since`."""
+    highest_before: int | None = None
+    """Columns with higher numbers were added since the moment before; ``None`` where that is not known."""
 
     def column(self, name: str) -> StoredColumn | None:
         """Return the column of this name."""
@@ -56,17 +58,22 @@ class TableStorage:
         highest = None if self.highest is None else max(self.highest, *numbers)
         return replace(self, columns=(*kept, *new.values()), highest=highest)
 
-    def mark_dropped_since(self, before: "TableStorage | None") -> "TableStorage":
-        """Return it with the columns that were dropped since the moment ``before``."""
+    def mark_changed_since(self, before: "TableStorage | None") -> "TableStorage":
+        """Return it with what is known of columns that were dropped or added since the moment ``before``."""
         known = before.dropped if before is not None else None
-        return replace(self, dropped_lately=tuple(sorted({*(self.dropped or ())} - {*(known or ())})))
+        return replace(
+            self,
+            dropped_lately=tuple(sorted({*(self.dropped or ())} - {*(known or ())})),
+            highest_before=before.highest if before is not None else None,
+        )
 
     def find_misplaced(self, logged: Sequence[str], names: Iterable[str]) -> list[str]:
         """Return which of these columns had another column's place in the log: names are lent and returned.
 
         ``logged``: the names of all columns as the log has them, of a time after the moment before and up to this one.
-        The log has columns in the order of their numbers, and those that are there now with a lower number were there
-        then. Nothing is known in plans of earlier releases.
+        The log has columns in the order of their numbers. Those that are there now with a lower number than another
+        one in the log were there then, and so were those that were there at the moment before. Nothing is known in
+        plans of earlier releases.
         """
         if self.dropped is None:
             return []
@@ -84,7 +91,17 @@ class TableStorage:
                 misplaced.append(column.name)
                 # Those behind it may be in their places all the same: counted from here, or from where it should be.
                 places = [here, *(place + 1 + least for place in places)]
+        if planned and not misplaced and not self._may_follow(len(logged) - places[0] - 1, number, there):
+            # A column in front is missing or too many, so the last one is not where its name is.
+            misplaced = [max(planned, key=lambda column: column.number).name]
         return misplaced
+
+    def _may_follow(self, count: int, number: int, there: Sequence[int]) -> bool:
+        """Whether the log may have had so many columns behind the one of this number."""
+        behind = [other for other in (*there, *self.dropped_lately) if other > number]
+        known = 0 if self.highest_before is None else self.highest_before
+        least = sum(number < other <= known for other in there)
+        return least <= count <= len(behind)
 
 
 def check_kept(before: TableStorage, now: TableStorage, names: Iterable[str], *, plan_id: str) -> None:

@@ -43,7 +43,7 @@ class PostgresMoment:
         # This side connects by its own address.
         self._endpoint = replace(endpoint, executor_host=None, executor_port=None)
         # The log is decoded by the columns of now, which it leads up to.
-        self._read = replace(read, storage=storage.mark_dropped_since(read.storage) if storage else None)
+        self._read = replace(read, storage=storage.mark_changed_since(read.storage) if storage else None)
         self._said = json.loads(query)
         self._name = attempt_tag(f"{COMPARING}{uuid.uuid4().hex}", "0.0", 1)
         self._keeper = SnapshotKeeper(endpoint, errors=ERRORS, rows=sql.SQL("SELECT NULL::bigint"))

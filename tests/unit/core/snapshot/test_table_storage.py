@@ -117,7 +117,11 @@ LATER = TableStorage(
         ("id gone total note amount", "id note amount", []),
         ("id total note", "id note amount", []),
         ("id title amount", "id amount", []),
-        ("id note amount more", "id note amount", []),
+        ("id note amount more", "id note amount", ["amount"]),
+        ("id gone note", "id note", []),
+        ("id note", "id", []),
+        ("id x note", "id", []),
+        ("id x amount note", "id note", ["note"]),
         ("id amount note", "id note amount", ["amount"]),
         ("note id amount", "id note amount", ["id", "note"]),
         ("id gone gone note amount", "id note amount", ["note"]),
@@ -129,13 +133,26 @@ LATER = TableStorage(
 )
 def test_a_column_of_the_log_is_known_by_its_place(logged: str, names: str, misplaced: list[str]):
     """Of the dropped columns only 3 was there since the moment before; a generated one may be left out."""
-    now = LATER.mark_dropped_since(replace(LATER, dropped=(2, 6)))
+    now = LATER.mark_changed_since(replace(LATER, dropped=(2, 6)))
     assert now.dropped_lately == (3,)
     assert now.find_misplaced(logged.split(), names.split()) == misplaced
+
+
+def test_a_name_that_was_lent_is_noticed_where_a_column_in_front_was_dropped_since():
+    """The last column of the log bears the name; a column that was there at the moment before is missing behind it."""
+    columns = (ID, replace(AMOUNT, number=3), replace(NOTE, number=4))
+    before = replace(LATER, columns=columns, dropped=(), highest=4)
+    now = replace(LATER, columns=columns, dropped=(2,), highest=4).mark_changed_since(before)
+    assert now.find_misplaced(["id", "note", "amount"], ["id", "amount"]) == ["amount"]
+    assert now.find_misplaced(["id", "amount", "note"], ["id", "amount"]) == []
+    assert now.find_misplaced(["id", "gone", "amount", "note"], ["id", "amount"]) == []
+    added = replace(now, columns=(*columns, replace(NOTE, name="more", number=5)), highest=5)
+    assert added.find_misplaced(["id", "amount", "note", "more"], ["id", "amount"]) == []
+    assert added.find_misplaced(["id", "amount", "note"], ["id", "amount"]) == []
 
 
 def test_what_was_not_recorded_says_nothing_of_places():
     """In plans of earlier releases."""
     assert replace(LATER, dropped=None).find_misplaced(["amount", "id"], ["id", "amount"]) == []
-    assert LATER.mark_dropped_since(None).dropped_lately == (2, 3, 6)
-    assert LATER.mark_dropped_since(BEFORE).dropped_lately == (2, 3, 6)
+    assert LATER.mark_changed_since(None).dropped_lately == (2, 3, 6)
+    assert LATER.mark_changed_since(BEFORE).dropped_lately == (2, 3, 6)
