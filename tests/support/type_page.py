@@ -52,6 +52,7 @@ AFTER_MYSQL = """
 - `boolean` is MySQL's other name for `tinyint(1)`, which may hold other numbers too: it stays a number.
 - Every generated column is read as it is.
 - With `as_text=("column",)` a column arrives as `text`, as MySQL prints it; bytes and geometries cannot.
+- `enum` and `set` in `CHARACTER SET binary` are refused: the server shows their bytes as characters of `latin1`.
 - A type that is not in the table (`vector`) is refused by its column's name.
 """
 

@@ -20,6 +20,7 @@ _INTEGERS = {
 }
 """Signed and unsigned."""
 _TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext", "enum", "set"})
+_LISTS = frozenset({"enum", "set"})
 _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 _SHAPES = frozenset(
     {
@@ -69,6 +70,9 @@ def carry_column(column: CatalogColumn, *, as_text: bool = False, zero_dates: st
     """Return how a column travels; ``None`` where its type cannot."""
     name, type_ = quote(column.name), column.data_type
     nullable, null = not column.not_null, None
+    if type_ in _LISTS and column.charset == "binary":
+        # Their values are bytes that the server itself shows as characters of latin1.
+        return None
     if as_text:
         if type_ in _BYTES or type_ in _SHAPES:
             return None
