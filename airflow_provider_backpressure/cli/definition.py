@@ -144,7 +144,6 @@ def _make_commands() -> list[GroupCommand]:
                     WHY,
                     LEDGER,
                     ARG_OUTPUT,
-                    module="control",
                 ),
                 _action(
                     "push",

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator
-from airflow_provider_backpressure.plugins import dependencies as access
+from airflow_provider_backpressure.plugins import permissions as access
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.permissions import OpenedLedger
 from airflow_provider_backpressure.sinks import PostgresSink

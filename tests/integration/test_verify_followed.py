@@ -10,7 +10,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.moment import Postgr
 from airflow_provider_backpressure.connectors.postgres.source.moment import PostgresMoment
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.verification import followed as followed_module
+from airflow_provider_backpressure.core.verification import followed_tables as followed_module
 from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost

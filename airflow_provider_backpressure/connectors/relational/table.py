@@ -9,8 +9,8 @@ from airflow_provider_backpressure.connectors.relational import UNKNOWN, Size
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, ColumnT, NameT
 from airflow_provider_backpressure.connectors.relational.config import TableSource
 from airflow_provider_backpressure.connectors.relational.identifiers import RelationName
+from airflow_provider_backpressure.connectors.relational.key_choice import Split, check_rising
 from airflow_provider_backpressure.connectors.relational.keyed_table import CutTable, NamedColumn
-from airflow_provider_backpressure.connectors.relational.split import Split, check_rising
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import ChangeLog

@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.execution.lane_result import (
 from airflow_provider_backpressure.core.execution.stage_sampler import StageSampler, count_rows
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration import Refusal
-from airflow_provider_backpressure.core.planning.repair import RangeSplitter, parts_for
+from airflow_provider_backpressure.core.planning.range_splitter import RangeSplitter, parts_for
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
-from airflow_provider_backpressure.plugins import dependencies as access
+from airflow_provider_backpressure.plugins import permissions as access
 from airflow_provider_backpressure.plugins import routes as acts
 from airflow_provider_backpressure.plugins import task_links
 from airflow_provider_backpressure.plugins.app import make_app

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.plugins import dependencies as access
+from airflow_provider_backpressure.plugins import permissions as access
 from airflow_provider_backpressure.plugins import routes as acts
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.permissions import OpenedLedger

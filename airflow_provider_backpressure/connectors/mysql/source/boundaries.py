@@ -8,14 +8,14 @@ from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.identifiers import KeyKind, beyond, join_names
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable
-from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly, list_pieces
-from airflow_provider_backpressure.connectors.relational.split import (
+from airflow_provider_backpressure.connectors.relational.key_choice import (
     Split,
     find_obstacle,
     find_primary_obstacle,
     split_by_column,
     split_by_key,
 )
+from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly, list_pieces
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot, shorten

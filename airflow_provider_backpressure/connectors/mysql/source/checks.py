@@ -16,7 +16,7 @@ from airflow_provider_backpressure.connectors.mysql.source.query import user_con
 from airflow_provider_backpressure.connectors.mysql.source.types import DATES, carry_column
 from airflow_provider_backpressure.connectors.relational import check_no_clock
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.connectors.relational.split import choose_names
+from airflow_provider_backpressure.connectors.relational.key_choice import choose_names
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 _CLOCK = re.compile(

@@ -27,7 +27,7 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
 from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, measure_size, row_size
 from airflow_provider_backpressure.connectors.mysql.source.shared_log import SharedTableLog
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, line
-from airflow_provider_backpressure.connectors.relational.split import Split
+from airflow_provider_backpressure.connectors.relational.key_choice import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint

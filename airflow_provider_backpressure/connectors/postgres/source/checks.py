@@ -22,7 +22,7 @@ from airflow_provider_backpressure.connectors.postgres.source.query import user_
 from airflow_provider_backpressure.connectors.postgres.source.types import find_uncarried
 from airflow_provider_backpressure.connectors.relational import check_no_clock, refuse_clock
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.connectors.relational.split import choose_names
+from airflow_provider_backpressure.connectors.relational.key_choice import choose_names
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 MINIMUM_VERSION = 130000

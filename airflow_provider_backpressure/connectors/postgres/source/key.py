@@ -2,7 +2,7 @@
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, CatalogColumn, Relation, UniqueKey
 from airflow_provider_backpressure.connectors.postgres.key_types import INTEGERS
-from airflow_provider_backpressure.connectors.relational.split import (
+from airflow_provider_backpressure.connectors.relational.key_choice import (
     Split,
     find_obstacle,
     find_primary_obstacle,

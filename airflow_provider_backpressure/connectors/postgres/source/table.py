@@ -52,7 +52,7 @@ from airflow_provider_backpressure.connectors.postgres.table_files import (
     lock_statement,
     read_storage,
 )
-from airflow_provider_backpressure.connectors.relational.split import Split
+from airflow_provider_backpressure.connectors.relational.key_choice import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint

@@ -10,14 +10,14 @@ import pytest
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
 from airflow_provider_backpressure.connectors.relational.errors import DriverErrors
 from airflow_provider_backpressure.connectors.relational.identifiers import Quoting, RelationName
-from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly
-from airflow_provider_backpressure.connectors.relational.split import (
+from airflow_provider_backpressure.connectors.relational.key_choice import (
     check_rising,
     choose_names,
     find_obstacle,
     find_primary_obstacle,
     split_by_column,
 )
+from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.core.snapshot.messages import Column

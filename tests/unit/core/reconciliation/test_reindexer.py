@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.execution.lane_result import Outcome, sp
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration import Phase, latency
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.repair import RangeSplitter
+from airflow_provider_backpressure.core.planning.range_splitter import RangeSplitter
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt, gaps
