@@ -21,6 +21,7 @@ REGISTRIES = {
     # Commands that look into a database itself, and those that set up a ledger in one.
     "cli/arguments.py",
     "cli/doctor.py",
+    "cli/maintenance.py",
     "cli/setup.py",
     "cli/uninstall.py",
     # Shows the kind of a target unless it is the usual one.
