@@ -9,6 +9,7 @@ from tests.conformance.sinks.test_spark_tables import count_versions, roll_back
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.long,
     pytest.mark.parametrize("case", ["spark_delta", "spark_iceberg"], indirect=True),
 ]
 
