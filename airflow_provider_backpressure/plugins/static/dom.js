@@ -78,7 +78,7 @@ export function duration(seconds) {
 export const lasting = (seconds) => (seconds === null || seconds === undefined ? DASH : `${duration(seconds)} ${seconds >= 3600 ? "h" : "min"}`);
 
 // The ETA's interval, that recent rates span; a standstill among them has no latest end.
-export const spread = (one) => `${duration(one.eta_soonest_seconds)} to ${one.eta_latest_seconds === null ? "nobody knows" : duration(one.eta_latest_seconds)}`;
+export const spread = (one) => `${duration(one.eta_soonest_seconds)} ${one.eta_latest_seconds === null ? "or longer" : `to ${duration(one.eta_latest_seconds)}`}`;
 
 export function bytes(value) {
   if (value === null || value === undefined) return DASH;
