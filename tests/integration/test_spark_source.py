@@ -26,7 +26,6 @@ from dev.services import Services
 from tests.integration.test_tls import everything_in
 from tests.support import lakes, mysql
 from tests.support.composed import Composed
-from tests.support.marks import mark_long
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("K5")]
@@ -164,7 +163,8 @@ FROM generate_series(1, 2500) i
 """
 
 
-@pytest.mark.parametrize("format_", mark_long(["iceberg", "delta"], quick=["iceberg"]))
+@pytest.mark.long
+@pytest.mark.parametrize("format_", ["iceberg", "delta"])
 def test_a_lake_arrives_with_its_values_at_one_version(
     format_: str, catalogs: Catalogs, composed: Composed, runner: ConnectRunner, database: Endpoint, name: str
 ) -> None:
