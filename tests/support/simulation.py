@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning import planner as planner_module
-from airflow_provider_backpressure.core.planning import repair as recut_module
+from airflow_provider_backpressure.core.planning import range_splitter as recut_module
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.core.reconciliation import reindexer as reindexing_module

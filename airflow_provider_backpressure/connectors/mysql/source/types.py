@@ -70,8 +70,8 @@ def carry_column(column: CatalogColumn, *, as_text: bool = False, zero_dates: st
     """Return how a column travels; ``None`` where its type cannot."""
     name, type_ = quote(column.name), column.data_type
     nullable, null = not column.not_null, None
-    if type_ in _LISTS and column.charset == "binary":
-        # Their values are bytes that the server itself shows as characters of latin1.
+    if type_ in _LISTS and column.charset is None:
+        # In the character set binary: values are bytes, which the server itself shows as characters of latin1.
         return None
     if as_text:
         if type_ in _BYTES or type_ in _SHAPES:
