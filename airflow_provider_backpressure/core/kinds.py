@@ -2,7 +2,9 @@
 
 COPIED = frozenset({("postgres", "postgres")})
 """Sources and sinks between which rows may pass undecoded, given that their columns are the same."""
-REPLAYED = frozenset({("postgres", "postgres"), ("mysql", "postgres"), ("postgres", "spark_table")})
+REPLAYED = frozenset(
+    {("postgres", "postgres"), ("mysql", "postgres"), ("postgres", "spark_table"), ("mysql", "spark_table")}
+)
 """Databases and the sinks that take changes of their logs: a frontier alone, as some keep of a topic, is not enough."""
 READ_AS_SOURCES = frozenset({"postgres"})
 """Sinks whose markers hash the target's own encoding, and that can be read as a source is."""

@@ -19,12 +19,15 @@ from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
+from tests import types_mysql
 from tests.integration.test_catch_up import killed_at
 from tests.integration.test_lakes import SALES, source_rows
+from tests.support import mysql_catching_up
 from tests.support.catching_up import FILL, TABLE, Writer
 from tests.support.composed import IN_PROCESS, Composed
 from tests.support.lakes import Cluster
 from tests.support.lakes_catching_up import FollowedTable, follow
+from tests.support.mysql_catching_up import MySQLWriter
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -285,3 +288,81 @@ def test_every_type_is_replayed_as_it_is_read(followed: FollowedTable) -> None:
     followed.source("UPDATE sales SET id = -id", "UPDATE sales SET shop = 7 WHERE id > -100")
     followed.go()
     assert followed.rows() == source_rows(database)
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def followed_mysql(
+    request: pytest.FixtureRequest,
+    mysql_database: Endpoint,
+    ledger_url: str,
+    lake_cluster: Cluster,
+    logins: dict[str, Endpoint],
+    runner: ConnectRunner,
+) -> FollowedTable:
+    """``t`` of MySQL into a new table of each format."""
+    into = lake_cluster.place(request.param, f"m_{uuid.uuid4().hex[:8]}")
+    here = Composed(source=mysql_database, sink=mysql_database, ledger_url=ledger_url, remote=IN_PROCESS)
+    return follow(replace(here, kind="mysql", table="t"), lake_cluster, into, runner, logins)
+
+
+@pytest.mark.statement("K2", "T8", "X2")
+def test_a_table_of_mysql_is_followed_also_without_the_ledger(followed_mysql: FollowedTable, tmp_path: Path) -> None:
+    """K2, T8, X2: inserts, updates, deletes, keys that change, and a truncate, by the binlog."""
+    followed = followed_mysql
+    followed.source(mysql_catching_up.TABLE, mysql_catching_up.FILL.format(600), "ANALYZE TABLE t")
+    assert followed.plan().verdict is Verdict.PLANNED
+    with followed.ports() as ports:
+        ports.hydrator().run()
+        followed.source("UPDATE t SET v = 1 WHERE id <= 300", "DELETE FROM t WHERE id > 550")
+        followed.source("UPDATE t SET id = id + 100000 WHERE id BETWEEN 400 AND 420")
+        assert ports.planner().follow()
+        ports.hydrator().run()
+        assert not ports.planner().follow()
+    assert followed.finish().phase is Phase.STEADY_STATE
+    assert followed.differs() == (0, 0)
+
+    followed.source("UPDATE t SET v = 3", "TRUNCATE TABLE t", "INSERT INTO t VALUES (1, 1, NULL, ''), (2, 2, 'b', 'n')")
+    followed.source("REPLACE INTO t VALUES (1, 5, 'x', NULL)", "DELETE FROM t WHERE id = 2")
+    followed.plan()
+    before = followed.rows()
+    killed_at(followed, tmp_path, Step.AFTER_SINK_COMMIT)
+    assert followed.rows() != before
+    followed = followed.without_ledger(tmp_path)
+    followed.go()
+    assert followed.differs() == (0, 0)
+    assert [row[:2] for row in followed.rows()] == [(1, 5)]
+    check_commits(followed)
+
+
+@pytest.mark.statement("K2", "X2")
+@pytest.mark.parametrize("followed_mysql", ["delta"], indirect=True)
+def test_a_writer_in_mysql_at_random_and_the_target_is_the_source_when_it_pauses(followed_mysql: FollowedTable) -> None:
+    """K2, X2: inserts, updates, deletes, keys that change, REPLACE, long transactions and rollbacks."""
+    followed = followed_mysql
+    followed.source(mysql_catching_up.TABLE, mysql_catching_up.FILL.format(1_000), "ANALYZE TABLE t")
+    with MySQLWriter(followed.composed.source, seed=7, keys=1_000, every=0.01).writing() as writer:
+        followed.plan()
+        with followed.ports() as ports:
+            ports.hydrator().run()
+            assert ports.planner().follow()
+            ports.hydrator().run()
+    followed.drain()
+    followed.finish()
+    followed.go()
+    assert writer.changes > 50
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("K2", "X4")
+@pytest.mark.parametrize("followed_mysql", ["iceberg"], indirect=True)
+def test_every_type_of_mysql_is_replayed_as_it_is_read(followed_mysql: FollowedTable) -> None:
+    """K2, X4: the rows that ranges bring are those that the log brings."""
+    followed_mysql.source(*types_mysql.statements("t"))
+    followed_mysql.go()
+    read = followed_mysql.rows()
+    followed_mysql.source("UPDATE t SET id = id + 1000")
+    followed_mysql.go()
+    replayed = followed_mysql.rows()
+    assert len(read) > 5
+    assert [row[1:] for row in replayed] == [row[1:] for row in read]
+    assert [row[0] for row in replayed] == [row[0] + 1000 for row in read]

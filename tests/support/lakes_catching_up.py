@@ -9,6 +9,7 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.verification.completion import Completion
+from tests.support import mysql
 from tests.support.catching_up import Followed
 from tests.support.composed import Composed
 from tests.support.lakes import Cluster
@@ -43,6 +44,14 @@ class FollowedTable(Followed):
         return len(set(ours) - set(theirs)), len(set(theirs) - set(ours))
 
 
+class FollowedMySQLTable(FollowedTable):
+    """The same of a table in MySQL."""
+
+    def source(self, *statements: str) -> Rows:
+        """Do things to the source."""
+        return mysql.run(self.composed.source, "SET SESSION cte_max_recursion_depth = 100000000", *statements)
+
+
 def follow(
     hydration: Composed,
     cluster: Cluster,
@@ -62,4 +71,5 @@ def follow(
         consistency="catch_up",
         budget=budget or Budget(credits=2, range_rows=2000),
     )
-    return FollowedTable(composed=composed, runner=runner, cluster=cluster)
+    made = FollowedMySQLTable if composed.kind == "mysql" else FollowedTable
+    return made(composed=composed, runner=runner, cluster=cluster)

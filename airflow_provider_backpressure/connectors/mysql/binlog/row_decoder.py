@@ -129,7 +129,13 @@ def _float(column: LoggedColumn, wish: Wish) -> Way:
 
 def _time(column: LoggedColumn, wish: Wish) -> Way:
     digits = column.meta[0]
-    return _as(wish, "interval", 3 + (digits + 1) // 2, lambda raw: time_text(raw, digits).encode())
+
+    def text(raw: bytes) -> bytes:
+        found = time_text(raw, digits)
+        # As a range spells it: a lake keeps an interval as its text.
+        return (found if wish.as_text or not digits else found.rstrip("0").rstrip(".")).encode()
+
+    return _as(wish, "interval", 3 + (digits + 1) // 2, text)
 
 
 def _date(column: LoggedColumn, wish: Wish) -> Way:
