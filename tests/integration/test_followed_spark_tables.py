@@ -311,6 +311,7 @@ def test_a_table_of_mysql_is_followed_also_without_the_ledger(followed_mysql: Fo
     followed = followed_mysql
     followed.source(mysql_catching_up.TABLE, mysql_catching_up.FILL.format(600), "ANALYZE TABLE t")
     assert followed.plan().verdict is Verdict.PLANNED
+    followed.source("UPDATE t SET v = 2 WHERE id > 500")
     with followed.ports() as ports:
         ports.hydrator().run()
         followed.source("UPDATE t SET v = 1 WHERE id <= 300", "DELETE FROM t WHERE id > 550")
