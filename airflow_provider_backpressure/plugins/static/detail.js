@@ -118,7 +118,7 @@ export function detail(main, id, { path, again }) {
       ends[one.state] ?? (one.rows_per_second === null ? STATES[one.state] : `${rate(one.rows_per_second, one.unit)}${left(one)}`), barClass(one.state));
     // A snapshot is not behind its source: there is nothing to keep up with.
     const verdicts = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At rest", unknown: "Not known yet" };
-    // The verdict alone stands above already.
+    // The verdict itself is above already.
     const lagging = one.keeping_up === "caught up" && !one.keeping_up_sentence.includes(":") ? "The target has all that the source has" : figures(one.keeping_up_sentence);
     const behind = Object.entries(one.lag_by_key).filter(([, lag]) => lag > 0).sort(([, one], [, other]) => other - one);
     const most = behind.length > 1 ? `. Furthest: ${behind.slice(0, 3).map(([key, lag]) => `${key} (${amount(lag, one.log_unit)})`).join(", ")}.` : "";
