@@ -17,7 +17,7 @@ TASK = "orders/manual__2026-01-01T06:00:00+00:00/hydrate_orders.{}/-1"
 SLOW = Signal(name="sink commit", utilisation=1.02, sentence="oldest uncommitted range 10.2 s >= 10 s", learned=True)
 WORDS = {
     "planning": ("Planning", ""),
-    "queued": ("Queued", "number 1 on spark_busy, which lets none begin"),
+    "queued": ("Queued", "number 1 on spark_busy, blocked: its limit is 0 at once"),
     "running": ("Running", "2 ranges in flight"),
     "throttled": ("Throttled", "by oldest uncommitted range 10.2 s >= 10 s"),
     "paused": ("Paused", "by ada: release night"),

@@ -151,7 +151,7 @@ def _describe_place(now: Observed) -> str:
     starts = now.starts_in_seconds
     expected = "its start cannot be estimated" if starts is None else f"starts in about {duration(starts)}"
     if not now.place.concurrency:
-        expected = "which lets none begin: at most 0 at once"
+        expected = "blocked: its limit is 0 at once"
     return f"number {now.place.position} on {now.place.cluster or now.hydration.cluster}, {expected}"
 
 

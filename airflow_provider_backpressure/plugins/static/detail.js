@@ -117,7 +117,7 @@ export function detail(main, id, { path, again }) {
       `${whole(one.rows)} of ${one.total_exact ? "" : "about "}${whole(one.total)} ${one.unit}${failed}`,
       ends[one.state] ?? (one.rows_per_second === null ? STATES[one.state] : `${rate(one.rows_per_second, one.unit)}${left(one)}`), barClass(one.state));
     // A snapshot is not behind its source: there is nothing to keep up with.
-    const verdicts = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At rest", unknown: "Not known yet" };
+    const verdicts = { "not keeping up": "No", "keeping up": "Yes", "caught up": "Yes, caught up", idle: "At the next run", unknown: "Not known yet" };
     // The verdict itself is above already.
     const lagging = one.keeping_up === "caught up" && !one.keeping_up_sentence.includes(":") ? "The target has all that the source has" : figures(one.keeping_up_sentence);
     const behind = Object.entries(one.lag_by_key).filter(([, lag]) => lag > 0).sort(([, one], [, other]) => other - one);
@@ -197,7 +197,7 @@ function fault(id) {
       show(node, failed || (one.state === "stale" && Boolean(one.task)));
       if (node.hidden) return;
       classes(node, "card", failed ? "fault" : "doubt");
-      put(node.children[0], failed ? `Failed${one.failed_at ? ` at ${time(one.failed_at)}` : ""}` : "Nothing is heard of its task");
+      put(node.children[0], failed ? `Failed${one.failed_at ? ` at ${time(one.failed_at)}` : ""}` : "Its task does not report");
       put(error, failed ? one.failure ?? one.failed_range?.error ?? one.state_note : `${one.state_note[0].toUpperCase()}${one.state_note.slice(1)}. Airflow's page of the task says whether it still runs, waits for a retry, or has ended.`);
       const one_range = one.failed_range;
       show(range.parentElement, Boolean(one_range));
@@ -257,9 +257,11 @@ function gateCard() {
     facts,
     draw(one) {
       const running = one.phase !== "steady_state";
-      const rest = { failed: "Nothing is admitted until a run tries again.", stale: "No task is heard that would ask for the next range." }[one.state];
-      const told = one.reasons.length ? one.reasons : [rest ?? (running ? "Open: the next range may start." : "Nothing is left to be admitted.")];
-      keep(reasons, told, () => told.map((text) => el("li", { class: one.reasons.length ? "held-by" : rest ? "" : "yes" }, text)));
+      const rest = { failed: "Nothing is admitted until a run tries again.", stale: "No task reports that could start the next range." }[one.state];
+      const pending = running && !(one.ranges?.total && one.ranges.committed === one.ranges.total);
+      const held = pending ? one.reasons : [];
+      const told = held.length ? held : [rest ?? (pending ? "Open: the next range may start." : "Nothing is left to be admitted.")];
+      keep(reasons, told, () => told.map((text) => el("li", { class: held.length ? "held-by" : rest ? "" : "yes" }, text)));
       keep(signals, one.signals, () => one.signals.map(signal));
       const pairs = [
         ["Ranges", one.ranges ? `${whole(one.ranges.committed)} of ${whole(one.ranges.total)} committed, ${whole(one.ranges.admitted)} in flight, ${whole(one.ranges.failed)} failed` : DASH],

@@ -40,12 +40,12 @@ export function pipe() {
   const sink = box("sink", "Sink");
   const dots = el("p", { class: "dots", role: "img" });
   gate.node.insertBefore(dots, gate.node.children[1]);
-  const legend = el("p", { class: "legend quiet" },
-    el("span", { class: "key busy" }), "busy ", el("span", { class: "key held" }), "held back ", el("span", { class: "key idle" }), "idle, in the last minute");
+  const legend = el("p", { class: "legend quiet" }, "In the last minute: ",
+    el("span", { class: "key busy" }), "busy ", el("span", { class: "key held" }), "held back ", el("span", { class: "key idle" }), "idle");
   return {
     node: el("div", {}, el("ol", { class: "pipe" }, source.node, gate.node, read.node, transform.node, sink.node), legend),
     draw(one) {
-      const running = one.rows_per_second !== null || one.stages.length > 0;
+      const running = one.rows_per_second !== null || one.stages.length > 0 || one.in_flight > 0;
       const stages = running ? Object.fromEntries(one.stages.map((stage) => [stage.stage, stage])) : {};
       const told = (stage) => (stage ? `${share(stage.busy)} busy, ${share(stage.backpressured)} held back` : running ? "not known yet" : "at rest");
       const worst = (name) => one.bottleneck === name;

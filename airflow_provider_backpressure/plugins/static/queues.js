@@ -14,7 +14,7 @@ export function drawQueues(section, clusters, again) {
 
 function queue(one, again) {
   const last = one.acts[0];
-  const counted = one.at_once ? `${one.running} under way, at most ${one.at_once} at once, ${one.waiting || "none"} waiting` : `lets none begin: at most 0 at once, ${one.waiting || "none"} waiting`;
+  const counted = one.at_once ? `${one.running} under way, at most ${one.at_once} at once, ${one.waiting || "none"} waiting` : `blocked: its limit is 0 at once, ${one.waiting || "none"} waiting`;
   return el("div", { class: "cluster", role: "group", "aria-label": `Queue of ${one.cluster}` },
     el("div", { class: "row spread" },
       el("h3", {}, one.cluster, " ", el("span", { class: "quiet" }, counted)),
@@ -32,6 +32,6 @@ const change = (one, again) => ask(
     title: `Change the queue of ${one.cluster}`,
     text: "So many sources hydrate at once there. If you raise it, the next one starts within a second; if you lower it, running ones continue.",
     yes: "Change",
-    fields: [{ id: "queue-most", name: "at_once", label: "At once", hint: `now ${one.at_once}; 0 lets none begin`, value: one.at_once, min: 0, max: 10000, required: true }],
+    fields: [{ id: "queue-most", name: "at_once", label: "At once", hint: `now ${one.at_once}; 0 blocks the queue`, value: one.at_once, min: 0, max: 10000, required: true }],
   },
   async (why, { at_once }) => { await post("queue", { cluster: one.cluster, at_once: Number(at_once), why }); again(); });

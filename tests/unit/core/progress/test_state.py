@@ -77,7 +77,7 @@ CASES = [
         {},
         {"place": replace(WAITING, concurrency=0, running=0)},
         State.QUEUED,
-        "number 2 on spark, which lets none begin: at most 0 at once",
+        "number 2 on spark, blocked: its limit is 0 at once",
         id="queued, closed",
     ),
     pytest.param({}, {"in_flight": 2}, State.RUNNING, "2 ranges in flight", id="running"),
