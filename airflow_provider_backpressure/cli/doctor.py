@@ -52,6 +52,8 @@ class Subject:
     part: str
     """``key`` or ``value``."""
     format: "Format"
+    chosen: tuple[str, ...] | None = None
+    """Columns that are read; ``None``: all."""
 
 
 def postgres(place: Endpoint) -> Iterator[str]:
@@ -140,7 +142,7 @@ def check_subjects(conn_id: str, subjects: Iterable[Subject]) -> Iterator[Check]
 
     def read_subject(subject: Subject) -> Iterator[str]:
         place = endpoint(conn_id, *CHECKS)
-        found = pin(subject.format, subject.name, subject.part, place)
+        found = pin(subject.format, subject.name, subject.part, place, subject.chosen)
         count = len(found.versions)
         columns = ", ".join(f"{name} {type_}" for name, type_ in found.columns.items())
         yield (
@@ -249,7 +251,8 @@ def find_subjects(known: Iterable[Hydration], only: Collection[str] | None = Non
         for part, format_ in source.formats.items():
             if only and {source.conn_id, format_.registry_conn_id}.isdisjoint(only):
                 continue
-            subject = Subject(name=source.subject(part), part=part, format=format_)
+            chosen = source.columns if part == "value" else None
+            subject = Subject(name=source.subject(part), part=part, format=format_, chosen=chosen)
             subjects = found.setdefault(format_.registry_conn_id, [])
             if subject not in subjects:
                 subjects.append(subject)

@@ -2,14 +2,14 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow
 import pyarrow.compute
 
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, PLACE, TOMBSTONE, list_marks
 from airflow_provider_backpressure.exceptions import RESTART, RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.arrow_buffers import FALSE, TRUE
 from airflow_provider_backpressure.spark.types import carrier
@@ -22,13 +22,13 @@ BAD = "backpressure_bad"
 """Last column but one where a reader keeps what it cannot take apart: NULL, or such a record's reason and value."""
 
 
-def bad(reason: str, value: bytes | None) -> str:
-    """Return what :data:`BAD` holds of a record: JSON, its value as text or in base64."""
+def bad(reason: str, value: bytes | None, place: Mapping[str, int] | None = None) -> str:
+    """Return what :data:`BAD` holds of a record: JSON, its value as text or in base64, and its position."""
     try:
         kept = {"value": None if value is None else value.decode()}
     except UnicodeDecodeError:
         kept = {"base64": base64.b64encode(value or b"").decode()}
-    return json.dumps({"reason": reason, **kept})
+    return json.dumps({**(place or {}), "reason": reason, **kept})
 
 
 def apart(
@@ -47,7 +47,7 @@ def apart(
     for row, text in zip(rows.filter(marks.is_valid()).to_pylist(), marks.drop_null().to_pylist(), strict=True):
         said = json.loads(text)
         reason = said.pop("reason")
-        kept = {name: value for name, value in row.items() if value is not None and name != TOMBSTONE}
+        kept = {name: value for name, value in name_place(row).items() if value is not None}
         found.append(({**kept, **said}, reason))
     return rows.filter(marks.is_null()), found
 
@@ -99,29 +99,46 @@ def to_one_slice(spec: RangeSpec) -> Slice:
     return Slice(slice_id=first.slice_id, query="", bounds={"pieces": [dict(piece.bounds) for piece in spec.slices]})
 
 
-def split_tombstones(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, pyarrow.BooleanArray]:
-    """Return the rows of an ordered plan, and by row whether it is a tombstone; ``RunnerRefused`` without the mark.
+def split_marks(batch: pyarrow.RecordBatch, place: Sequence[str]) -> tuple[pyarrow.RecordBatch, pyarrow.RecordBatch]:
+    """Return the rows of an ordered plan, and of each its position and whether it is a tombstone, as :data:`PLACE` and
+    :data:`TOMBSTONE`; ``RunnerRefused`` without one of them.
 
-    NULL is no mark: a join or a CASE of a transform makes it, and the row of a deleted key would be written.
+    ``place``: the columns with the position. NULL is no mark of a tombstone: a join or a CASE of a transform makes it,
+    and the row of a deleted key would be written.
     """
-    at = batch.schema.get_field_index(TOMBSTONE)
-    if at < 0:
+    names = (*place, TOMBSTONE)
+    lacking = next((name for name in names[::-1] if batch.schema.get_field_index(name) < 0), None)
+    if lacking is not None:
         raise RunnerRefused(
-            f"The rows come without {TOMBSTONE}, without which no row of a log can be upserted: let the transform keep "
+            f"The rows come without {lacking}, without which no row of a log can be upserted: let the transform keep "
             f"it and {RESTART}."
         )
-    marks = batch.column(at)
-    if marks.null_count:
+    marks = pyarrow.record_batch([batch.column(name) for name in names], names=[*PLACE, TOMBSTONE])
+    if marks.column(TOMBSTONE).null_count:
         raise RunnerRefused(
             f"The transform gives a row whose {TOMBSTONE} is NULL, so it is not known whether its key was deleted: let "
             f"the transform keep the mark of each record and {RESTART}."
         )
-    return batch.select([index for index in range(batch.num_columns) if index != at]), marks
+    gone = {TOMBSTONE, *find_hidden(place)}
+    return batch.select([index for index, name in enumerate(batch.schema.names) if name not in gone]), marks
+
+
+def find_hidden(place: Sequence[str]) -> dict[str, str]:
+    """Return by hidden column of the position what it is called otherwise."""
+    return {hidden: name for hidden, name in zip(place, PLACE, strict=True) if hidden != name}
+
+
+_HIDDEN = {column.name: name for name, column in HIDDEN_PLACE.items()}
+
+
+def name_place(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as people read it: without the mark of a tombstone, with its position under its common name."""
+    return {_HIDDEN.get(name, name): value for name, value in row.items() if name != TOMBSTONE}
 
 
 def hidden_columns(read: ReadSpec) -> tuple[Column, ...]:
     """Return the columns that a reader adds behind those of the source, for the writer alone."""
     return (
-        *([Column(name=TOMBSTONE, type="boolean", nullable=False)] if read.marks_tombstones else []),
+        *(list_marks(read.columns) if read.marks_tombstones else ()),
         *([Column(name=BAD, type="text")] if read.keep_bad else []),
     )

@@ -61,6 +61,8 @@ class FolderSink(Declared, ABC):
 
     conn_types: ClassVar[tuple[str, ...]] = ("aws",)
     """Types that the Airflow connection may be of."""
+    keeps_files: ClassVar[bool] = True
+    """Whether appended rows are found by the files that they came in."""
     modes: ClassVar[tuple[Mode, ...]]
     """How rows may enter it."""
 
@@ -123,6 +125,8 @@ class IcebergSink(Declared):
 
     conn_types: ClassVar[tuple[str, ...]] = ("aws", "iceberg", "postgres")
     """Types that the Airflow connection may be of: a bucket's login, a REST catalog, a catalog in PostgreSQL."""
+    keeps_files: ClassVar[bool] = True
+    """Whether appended rows are found by the files that they came in."""
     modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT)
     """How rows may enter it."""
     templated: ClassVar[tuple[str, ...]] = ("table", "catalog", "conn_id", "key")

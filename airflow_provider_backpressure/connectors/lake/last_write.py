@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from airflow_provider_backpressure.core.snapshot.messages import Window
-from airflow_provider_backpressure.core.snapshot.offsets import PLACE, LogWindow, keyless
+from airflow_provider_backpressure.core.snapshot.offsets import PLACE, TOMBSTONE, LogWindow, keyless
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 GONE = "backpressure_gone"
@@ -68,16 +68,16 @@ class Order:
     """How sentences call the table."""
     _held: list[pyarrow.RecordBatch] = field(default_factory=list)
 
-    def add(self, rows: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | None) -> None:
-        """Add rows, and by row whether it is a tombstone.
+    def add(self, rows: pyarrow.RecordBatch, marks: pyarrow.RecordBatch) -> None:
+        """Add rows, and of each its position and whether it is a tombstone.
 
         ``SinkRefused`` names one without a key: it could be no row's successor, and have none.
         """
         keys = rows.select(list(self.key))
-        self._check(keys, rows)
+        self._check(keys, marks)
         names = [*keys.schema.names, *_AT, GONE]
-        places = [rows.column(name).cast(pyarrow.int64()) for name in PLACE]
-        self._held.append(pyarrow.record_batch([*keys.columns, *places, gone], names=names))
+        places = [marks.column(name).cast(pyarrow.int64()) for name in PLACE]
+        self._held.append(pyarrow.record_batch([*keys.columns, *places, marks.column(TOMBSTONE)], names=names))
 
     def settle(self) -> Settled:
         """Return which rows stay."""
@@ -92,10 +92,10 @@ class Order:
         keys = held.select(list(self.key))
         return Settled(live=pyarrow.array(stays & ~gone), gone=keys.filter(pyarrow.array(stays & gone)))
 
-    def _check(self, keys: pyarrow.RecordBatch, rows: pyarrow.RecordBatch) -> None:
+    def _check(self, keys: pyarrow.RecordBatch, marks: pyarrow.RecordBatch) -> None:
         lacking = [pc.index(pc.is_null(column), True).as_py() for column in keys.columns if column.null_count]
         if lacking:
-            partition, offset = (rows.column(name)[min(lacking)].as_py() for name in PLACE)
+            partition, offset = (marks.column(name)[min(lacking)].as_py() for name in PLACE)
             raise keyless(partition, offset, self.key, self.name)
 
 

@@ -22,7 +22,7 @@ from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, choose_path
-from airflow_provider_backpressure.core.snapshot.offsets import order_by_log, take_tombstone
+from airflow_provider_backpressure.core.snapshot.offsets import find_place, order_by_log, take_marks
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
 
@@ -82,15 +82,15 @@ class Previewer:
         executors, read = self._probe(self.source.read_spec(snapshot))
         ordered = snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT
         check_deletes(read, ordered=ordered, mode=self.mode)
-        columns = read.columns
+        columns, place = read.columns, find_place(read.columns)
         if self.transform:
             columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)
-            columns = take_tombstone(columns) if ordered else columns
+            columns = take_marks(columns, place) if ordered else columns
         catches_up = snapshot.consistency is Consistency.CATCH_UP
         log = Log.CHANGES if catches_up else Log.RECORDS if ordered else None
         write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, log=log)
         if ordered:
-            write = order_by_log(write)
+            write = order_by_log(write, place)
         if self.mode is Mode.UPSERT:
             check_key(snapshot, columns, write, increments=self.source.increments)
         if self.mode is Mode.MIRROR:

@@ -165,6 +165,8 @@ class WriteSpec:
     sink that has no such place."""
     ordered: bool = False
     """Whether later rows win over earlier ones: ranges go in one after another, and a tombstone deletes."""
+    place: tuple[str, ...] = ("partition", "offset")
+    """Columns with the position in its log of each row of a topic; the target has those that are not hidden."""
     most_deleted: int | None = None
     """Most rows of the target that the plan may delete under ``mirror``; ``None``: any number."""
     tasks: int = 1

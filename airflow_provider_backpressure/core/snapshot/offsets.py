@@ -14,6 +14,12 @@ COLUMN = "partition, offset"
 """What stands for the rising column in a :class:`Window` of offsets."""
 PLACE = ("partition", "offset")
 """Columns with the position of a row in a log."""
+HIDDEN_PLACE = {
+    "partition": Column(name="backpressure_partition", type="integer", nullable=False),
+    "offset": Column(name="backpressure_offset", type="bigint", nullable=False),
+}
+"""Columns, behind the others, in which the position comes for an ordered plan where it is not chosen; no target has
+them."""
 TOMBSTONE = "backpressure_tombstone"
 """Column, behind the others, in which a reader marks tombstones for an ordered plan; no target has it."""
 MOST_PIECES = 256
@@ -134,8 +140,21 @@ def find_missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterat
             yield partition, at, end
 
 
-def take_tombstone(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Return what a transform makes but for the mark of tombstones; ``SinkRefused`` where that does not arrive."""
+def find_place(columns: Iterable[Column]) -> tuple[str, ...]:
+    """Return the columns with the position of each row of an ordered plan that reads these."""
+    chosen = {column.name for column in columns}
+    return tuple(name if name in chosen else hidden.name for name, hidden in HIDDEN_PLACE.items())
+
+
+def list_marks(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Return what the rows of an ordered plan have behind these columns: positions that are hidden, and tombstones."""
+    place = find_place(columns)
+    hidden = tuple(column for column in HIDDEN_PLACE.values() if column.name in place)
+    return (*hidden, Column(name=TOMBSTONE, type="boolean", nullable=False))
+
+
+def take_marks(columns: Iterable[Column], place: Sequence[str] = PLACE) -> tuple[Column, ...]:
+    """Return what a transform makes but for the marks of an ordered plan; ``SinkRefused`` where one does not arrive."""
     found = {column.name: column for column in columns}
     mark = found.pop(TOMBSTONE, None)
     if mark is None or mark.type != "boolean":
@@ -143,26 +162,41 @@ def take_tombstone(columns: Iterable[Column]) -> tuple[Column, ...]:
             f"Rows of a log cannot be upserted without {TOMBSTONE}, which says whose row is to be deleted: let the "
             "transform keep this column. It does not go into the target."
         )
+    for hidden in (column.name for column in HIDDEN_PLACE.values() if column.name in place):
+        position = found.pop(hidden, None)
+        if position is None or position.type not in _WHOLE:
+            raise SinkRefused(
+                f"Rows of a log can only be upserted by its order, and {hidden} of each record does not arrive as a "
+                "whole number: let the transform keep this column. It does not go into the target."
+            )
     return tuple(found.values())
 
 
-def order_by_log(write: WriteSpec) -> WriteSpec:
-    """Return what makes rows of a log go in by its order; ``SinkRefused`` where the target cannot keep it."""
-    lacking = [name for name in PLACE if name not in [column.name for column in write.columns]]
+_WHOLE = ("smallint", "integer", "bigint")
+
+
+def order_by_log(write: WriteSpec, place: Sequence[str] = PLACE) -> WriteSpec:
+    """Return what makes rows of a log go in by its order; ``SinkRefused`` where the target cannot keep it.
+
+    ``place``: the columns with the position of each row.
+    """
+    arriving = {column.name: column.type for column in write.columns}
+    visible = [name for name in PLACE if name in place]
+    lacking = [name for name in visible if name not in arriving]
     if lacking:
         raise SinkRefused(
             f"Rows of a log can only be upserted by its order, and {' and '.join(lacking)} of each record does not "
             "arrive: let the transform keep it."
         )
-    for name, type_ in ((each.name, each.type) for each in write.columns if each.name in PLACE):
-        if type_ not in ("smallint", "integer", "bigint"):
+    for name in visible:
+        if arriving[name] not in _WHOLE:
             raise SinkRefused(
-                f"Rows of a log can only be upserted by its order, and {name} is {type_}: let the transform keep its "
-                "type."
+                f"Rows of a log can only be upserted by its order, and {name} is {arriving[name]}: let the transform "
+                "keep its type."
             )
     if not write.frontier_table:
         raise SinkRefused(f"{write.fence} cannot be upserted from a log: a {write.kind} sink does not keep its order.")
-    return replace(write, ordered=True)
+    return replace(write, ordered=True, place=tuple(place))
 
 
 def in_order(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow
@@ -9,7 +10,13 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE, LogWindow, order_by_log
+from airflow_provider_backpressure.core.snapshot.offsets import (
+    HIDDEN_PLACE,
+    TOMBSTONE,
+    LogWindow,
+    find_place,
+    order_by_log,
+)
 from airflow_provider_backpressure.core.snapshot.ranges import slice_id
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.stream_end import END
@@ -105,6 +112,36 @@ def test_the_mark_makes_a_tombstone_and_not_what_its_columns_hold(case: Case) ->
         given.append(batch.set_column(at, TOMBSTONE, mark))
     begun.begun.case.write(begun.spec({0: (2, 4)}, seq=1), given)
     assert case.rows() == [(1, None)]
+
+
+@pytest.mark.statement("X1")
+@pytest.mark.parametrize("left_out", [("partition", "offset"), ("offset",)])
+def test_places_that_are_hidden_decide_and_are_not_in_the_target(case: Case, left_out: tuple[str, ...]) -> None:
+    """X1: rows come mixed; a tombstone deletes, and a record without a key is named by its place."""
+    case.columns = tuple(column for column in COLUMNS if column.name not in left_out)
+    window = LogWindow(topic="t", topic_id="i", start={0: 0, 1: 0}, end={0: 9, 1: 9}).window(None)
+    fitted = partial(order_by_log, place=find_place(case.columns))
+    begun = Log(begun=begin(case, mode="upsert", window=window, fitted=fitted))
+
+    def write(pieces: Pieces, *records: Record, seq: int) -> None:
+        given = (hide(batch, left_out) for batch in batches(records))
+        case.write(begun.spec(pieces, seq=seq), given)
+
+    mixed: list[Record] = [(1, 1, 2, "last"), (0, 2, 1, "last"), (0, 0, 1, None), (0, 1, 2, "no"), (1, 0, 3, "goes")]
+    write({0: (0, 3), 1: (0, 2)}, *mixed, seq=0)
+    assert case.rows() == [(1, "last"), (2, "last"), (3, "goes")]
+    write({1: (2, 4)}, (1, 3, 3, None), (1, 2, 3, "more"), seq=1)
+    assert case.rows() == [(1, "last"), (2, "last")]
+    with pytest.raises(SinkRefused, match="record at offset 4 of partition 1 has no id"):
+        write({1: (4, 5)}, (1, 4, None, "lost"), seq=2)
+
+
+def hide(batch: pyarrow.RecordBatch, left_out: Sequence[str]) -> pyarrow.RecordBatch:
+    """Return a batch as a reader gives it that was not asked for these columns: behind the others, by other names."""
+    kept = [name for name in batch.schema.names if name not in left_out]
+    order = [*kept[:-2], *left_out, *kept[-2:]]
+    hidden = {name: column.name for name, column in HIDDEN_PLACE.items()}
+    return batch.select(order).rename_columns([hidden[name] if name in left_out else name for name in order])
 
 
 @pytest.mark.statement("X1")

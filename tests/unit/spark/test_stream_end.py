@@ -7,9 +7,9 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, PLACE, TOMBSTONE, find_place, list_marks
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
-from airflow_provider_backpressure.spark.stream_end import BAD, apart, append_end, complete, split_tombstones
+from airflow_provider_backpressure.spark.stream_end import BAD, apart, append_end, complete, name_place, split_marks
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 ROWS = pyarrow.table(
@@ -92,8 +92,26 @@ def test_what_could_not_be_read_is_known_by_its_place_and_not_by_its_name():
 def test_a_mark_that_is_null_says_nothing_of_a_tombstone() -> None:
     """X6: as a join of a transform makes it; the row of a deleted key would be written, with NULL in its columns."""
     marks = pyarrow.array([True, False], pyarrow.bool_())
-    rows, gone = split_tombstones(pyarrow.record_batch([[1, 2], marks], names=["id", TOMBSTONE]))
-    assert (rows.to_pydict(), gone) == ({"id": [1, 2]}, marks)
-    unknown = pyarrow.record_batch([[1, 2], pyarrow.array([True, None])], names=["id", TOMBSTONE])
+    names = [*PLACE, "id", TOMBSTONE]
+    rows, found = split_marks(pyarrow.record_batch([[0, 0], [7, 8], [1, 2], marks], names=names), PLACE)
+    assert rows.to_pydict() == {"partition": [0, 0], "offset": [7, 8], "id": [1, 2]}
+    assert found.column(TOMBSTONE) == marks
+    unknown = pyarrow.record_batch([[0, 0], [7, 8], [1, 2], pyarrow.array([True, None])], names=names)
     with pytest.raises(RunnerRefused, match=r"whose backpressure_tombstone is NULL, .* keep the mark of each record"):
-        split_tombstones(unknown)
+        split_marks(unknown, PLACE)
+
+
+@pytest.mark.parametrize("chosen", [("partition", "offset", "id"), ("id",), ("offset", "id"), ("id", "partition")])
+def test_the_position_of_a_row_comes_hidden_where_it_is_not_chosen(chosen: tuple[str, ...]) -> None:
+    """It is taken out of what goes into the target, and a row that is put aside has it by its common name."""
+    columns = tuple(Column(name=name, type="bigint") for name in chosen)
+    marks, place = list_marks(columns), find_place(columns)
+    values = {"partition": 3, "offset": 7, "id": 1, TOMBSTONE: False}
+    common = {hidden.name: name for name, hidden in HIDDEN_PLACE.items()}
+    row = {each.name: values[common.get(each.name, each.name)] for each in (*columns, *marks)}
+    rows, found = split_marks(pyarrow.RecordBatch.from_pylist([row]), place)
+    assert rows.schema.names == [*chosen]
+    assert found.to_pylist() == [{"partition": 3, "offset": 7, TOMBSTONE: False}]
+    assert name_place(row) == {"partition": 3, "offset": 7, "id": 1}
+    with pytest.raises(RunnerRefused, match=f"The rows come without {place[0]}"):
+        split_marks(pyarrow.RecordBatch.from_pylist([row]).drop_columns([place[0]]), place)

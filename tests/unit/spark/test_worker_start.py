@@ -49,8 +49,9 @@ class Record:
     timestamp = lambda self: (1, 5)
     headers = lambda self: None
     value = lambda self: b"{}"
-types = ("text", "integer", "bigint", "timestamp with time zone", "bytea", "json")
-columns = [*(Column(name=type_, type=type_) for type_ in types), Column(name="value", type="json")]
+types = {"topic": "text", "partition": "integer", "offset": "bigint", "timestamp": "timestamp with time zone"}
+types |= {"key": "bytea", "headers": "json", "value": "json"}
+columns = [Column(name=name, type=type_) for name, type_ in types.items()]
 batch = values.to_batch([Record(), Record()], columns, "orders")
 assert "pandas" not in sys.modules
 assert batch.column(3).to_pylist()[1].microsecond == 5000

@@ -17,13 +17,14 @@ from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
-from airflow_provider_backpressure.sinks import DeltaSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
+from airflow_provider_backpressure.sinks import DeltaSink, ParquetSink, PostgresSink, SparkTableSink
+from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from airflow_provider_backpressure.task_groups import hydrate
 from airflow_provider_backpressure.task_groups.hydrate import HydrationOptions
 
 SOURCE = PostgresSource(conn_id="shop_db", table="public.orders")
 SINK = PostgresSink(conn_id="warehouse", table="raw.orders")
+SPARK_TABLE = SparkTableSink(table="raw.orders", spark_conn_id="spark", format="delta")
 DELTA, PARQUET = DeltaSink(path="/lake/orders"), ParquetSink(path="/lake/orders")
 
 
@@ -124,6 +125,29 @@ def test_a_budget_of_zero_or_less_is_refused_at_parse(credits):
     """X5."""
     with pytest.raises(InvalidDeclaration, match=r"Budget.credits must be a whole number of at least 1"):
         build(budget=Budget(credits=credits))
+
+
+@pytest.mark.parametrize(
+    ("sink", "values", "sentence"),
+    [
+        (SINK, {}, "leaves out partition and offset, by which verification finds the rows"),
+        (SINK, {"verify": "none"}, ""),
+        (PARQUET, {}, ""),
+        (DELTA, {"verify": "full"}, ""),
+        (SPARK_TABLE, {}, "or use verify='none'"),
+        (SINK, {"mode": "upsert"}, "leaves out key, by which the topic is upserted"),
+        (replace(SINK, key=("id",)), {"mode": "upsert"}, ""),
+    ],
+)
+def test_a_column_of_a_topic_that_the_hydration_needs_is_not_left_out(sink, values, sentence):
+    """X5: refused when the DAG is parsed, in one sentence."""
+    source = KafkaSource(conn_id="events", topic="orders", fields={"id": "bigint"}, columns=["id"])
+    if not sentence:
+        build(source=source, sink=sink, **values)
+        build(source=replace(source, columns=["{{ params.columns }}"]), sink=SINK)
+        return
+    with pytest.raises(InvalidDeclaration, match=sentence):
+        build(source=source, sink=sink, **values)
 
 
 def test_declarations_are_templated():

@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from airflow_provider_backpressure.connectors.kafka.record_columns import (
+    KEY,
+    METADATA,
+    VALUE,
+    check_chosen,
+    choose_columns,
+    find_key,
+    find_values,
+)
 from airflow_provider_backpressure.connectors.kafka.source.formats import (
     CONN_TYPES,
     Avro,
@@ -15,13 +24,13 @@ from airflow_provider_backpressure.connectors.kafka.source.formats import (
     Format,
     Protobuf,
 )
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.config import Consistency, check_some, take_tuples
 from airflow_provider_backpressure.core.declarations import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Retention, Watched
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, PLACE, TOMBSTONE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 FORMATS = ("json", "raw")
@@ -39,14 +48,15 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 class KafkaSource(Declared):
     """A topic, read by offsets; later runs bring the offsets that are new. Raises :class:`InvalidDeclaration`.
 
-    Columns: ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``headers``, and ``value`` or the fields.
+    Columns: ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``headers``, and ``value`` or the fields;
+    ``columns`` chooses some of them.
     """
 
     conn_types: ClassVar[tuple[str, ...]] = ("kafka",)
     """Types that the Airflow connection may be of."""
     consistencies: ClassVar[tuple[str, ...]] = (Consistency.OFFSETS,)
     """What may be asked for."""
-    templated: ClassVar[tuple[str, ...]] = ("conn_id", "topic", "value", "key", "start")
+    templated: ClassVar[tuple[str, ...]] = ("conn_id", "topic", "value", "key", "columns", "start")
     """Fields whose text may be a template."""
 
     conn_id: str
@@ -61,6 +71,8 @@ class KafkaSource(Declared):
     """``bytes``, ``text`` where every key is UTF-8, or how keys are written whose schemas are in a registry."""
     envelope: Debezium | None = None
     """Change events, which need ``mode="upsert"``: ``fields`` or ``value`` then says what their rows hold."""
+    columns: tuple[str, ...] | None = None
+    """Names of the columns that arrive, in their order; ``None`` for all. What is not named is not decoded."""
     start: Start = EARLIEST
     """Where the first run begins: ``earliest``, ``latest``, an aware time (a datetime or ISO text), or offsets by
     partition, of which those not named begin at their earliest."""
@@ -71,6 +83,8 @@ class KafkaSource(Declared):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; templates are looked at when they are known."""
+        take_tuples(self, "columns")
+        check_some(self, self.columns)
         if isinstance(self.topic, str) and "{" not in self.topic:
             self._check_topic()
         if self.format not in FORMATS:
@@ -95,12 +109,34 @@ class KafkaSource(Declared):
         if self.fields is not None and not self.fields:
             raise InvalidDeclaration("KafkaSource.fields must name at least one field, or be None for the whole value.")
         self._check_envelope()
+        self._check_columns()
         if self.bad_timestamps not in BAD_TIMESTAMPS:
             raise InvalidDeclaration(
                 f"KafkaSource.bad_timestamps must be one of {', '.join(BAD_TIMESTAMPS)}, not {self.bad_timestamps!r}."
             )
         if isinstance(self.start, datetime):
             _aware(self.start)
+
+    def check_use(self, *, upserted_by: Sequence[str] | None, finds_rows: bool) -> None:
+        """Raise :class:`InvalidDeclaration` where a column is left out that a hydration needs.
+
+        ``upserted_by``: the key of the sink, empty for the record's own; ``None``: rows are appended. ``finds_rows``:
+        whether the target's rows have to be found by their offsets.
+        """
+        chosen = self.columns
+        if chosen is None or self._is_templated:
+            return
+        if upserted_by is not None and not upserted_by and KEY not in chosen:
+            raise InvalidDeclaration(
+                "KafkaSource.columns leaves out key, by which the topic is upserted: name it, or the columns to upsert "
+                "by as key= of the sink."
+            )
+        lacking = [name for name in PLACE if name not in chosen]
+        if finds_rows and lacking:
+            raise InvalidDeclaration(
+                f"KafkaSource.columns leaves out {' and '.join(lacking)}, by which verification finds the rows of each "
+                "run in the target: name both, or use verify='none'."
+            )
 
     @property
     def registered(self) -> dict[str, Format]:
@@ -117,6 +153,11 @@ class KafkaSource(Declared):
             else each
             for part, each in self.registered.items()
         }
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether keys are decoded: for their column, or for what change events delete."""
+        return self.columns is None or KEY in self.columns or self.envelope is not None
 
     def subject(self, part: str) -> str:
         """Return where the registry keeps the schemas of ``key`` or ``value``."""
@@ -161,6 +202,21 @@ class KafkaSource(Declared):
                 'KafkaSource.envelope needs fields, the columns of the row as {"id": "bigint"}, or value=Avro(…).'
             )
 
+    @property
+    def _is_templated(self) -> bool:
+        """Whether the names of the columns are not known yet."""
+        return not isinstance(self.columns, tuple) or any("{" in str(name) for name in self.columns)
+
+    def _check_columns(self) -> None:
+        """Refuse names that no column can have. Those that a registry's schema makes are known when a run plans."""
+        if self.columns is None or self._is_templated:
+            return
+        double = [str(name) for name in dict.fromkeys(self.columns) if self.columns.count(name) > 1]
+        if double:
+            raise InvalidDeclaration(f"KafkaSource.columns names {', '.join(double)} twice.")
+        if self.value is None:
+            check_chosen(self.columns, (*METADATA, *(self.fields or (VALUE,))), self.topic)
+
     def _check_topic(self) -> None:
         if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):
             raise InvalidDeclaration(f"{self.topic!r} is no name that a topic can have.")
@@ -201,10 +257,6 @@ def _aware(time: datetime) -> datetime:
     return time
 
 
-KEY = "key"
-VALUE = "value"
-GIVEN = 6
-"""Columns that come with every record, before the value or its fields."""
 _KEYS = {"bytes": "bytea", "text": "text"}
 # Not jsonb, which prints what it was given in another way: the target is to hold the text that was sent.
 _VALUES = {"json": "json", "raw": "bytea"}
@@ -244,10 +296,14 @@ _TYPE = re.compile(r"([a-z_][a-z0-9_ ]*?)\s*(?:\(([\d\s,]+)\))?((?: with| withou
 def columns_of(
     declared: "KafkaSource", values: Sequence[Column] | None = None, key: Column | None = None
 ) -> tuple[Column, ...]:
-    """Return the columns; ``InvalidDeclaration`` for a field whose name or type cannot be taken.
+    """Return the columns that arrive; ``InvalidDeclaration`` for a field whose name or type cannot be taken.
 
     ``values``, ``key``: those that the schemas of a registry make.
     """
+    return choose_columns(_list_columns(declared, values, key), declared.columns, declared.topic)
+
+
+def _list_columns(declared: "KafkaSource", values: Sequence[Column] | None, key: Column | None) -> tuple[Column, ...]:
     given = (
         Column(name="topic", type="text", nullable=False),
         Column(name="partition", type="integer", nullable=False),
@@ -265,7 +321,8 @@ def columns_of(
     else:
         way_out = "rename it with names= of the format"
     names = [column.name for column in values]
-    taken = [name for name in (*(column.name for column in given), TOMBSTONE) if name in names]
+    ours = (*METADATA, *(column.name for column in HIDDEN_PLACE.values()), TOMBSTONE)
+    taken = [name for name in ours if name in names]
     if taken:
         raise InvalidDeclaration(f"The field {', '.join(taken)} would be a second column of that name: {way_out}.")
     return (*given, *values)
@@ -273,13 +330,15 @@ def columns_of(
 
 def rebuild_source(conn_id: str, topic: str, columns: tuple[Column, ...]) -> "KafkaSource":
     """Return the declaration that made the columns of a plan, see :func:`columns_of`."""
-
-    key = next(kind for kind, type_ in _KEYS.items() if type_ == columns[4].type)
-    rest = columns[GIVEN:]
+    key, values = find_key(columns), find_values(columns)
+    kind = next((name for name, type_ in _KEYS.items() if key is not None and type_ == key.type), "bytes")
+    names = [column.name for column in columns]
+    chosen = None if names[: len(METADATA)] == [*METADATA] and values else tuple(names)
     for name, type_ in _VALUES.items():
-        if rest == (Column(name=VALUE, type=type_),):
-            return KafkaSource(conn_id=conn_id, topic=topic, format=name, key=key)
-    return KafkaSource(conn_id=conn_id, topic=topic, key=key, fields={column.name: column.type for column in rest})
+        if not values or values == (Column(name=VALUE, type=type_),):
+            return KafkaSource(conn_id=conn_id, topic=topic, format=name, key=kind, columns=chosen)
+    fields = {column.name: column.type for column in values}
+    return KafkaSource(conn_id=conn_id, topic=topic, key=kind, fields=fields, columns=chosen)
 
 
 def check_field(name: object, type_: object) -> None:

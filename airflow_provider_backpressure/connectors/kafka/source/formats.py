@@ -6,14 +6,13 @@ from typing import Any, ClassVar, Self
 
 from airflow_provider_backpressure.connectors.kafka import avro, protobuf
 from airflow_provider_backpressure.connectors.kafka.change_events import find_row
+from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
 from airflow_provider_backpressure.connectors.kafka.source import json_schema
 from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, PROTOBUF, Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 CONN_TYPES = ("http",)
 """Types that the connection of a registry may be of."""
-KEY = "key"
-"""Name of the column of keys, and of a key that is a single value."""
 DECIMAL_MODES = ("precise", "string", "double")
 
 

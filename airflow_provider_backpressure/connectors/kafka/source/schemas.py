@@ -4,12 +4,13 @@ Every version of a subject is pinned when a run plans, behind the end of what it
 before the record is written. So tasks need no registry.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_backpressure.connectors.kafka.source.formats import KEY, Format, Shape
+from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
+from airflow_provider_backpressure.connectors.kafka.source.formats import Format, Shape
 from airflow_provider_backpressure.connectors.kafka.source.registry import Registry, Version
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column
@@ -42,11 +43,19 @@ class Pinned:
     """Type by name: the fields of every version that fits the latest one, in the order in which they appeared."""
     misfits: Mapping[int, str] = field(default_factory=dict)
     """Why records of a schema cannot be read by the latest one, by the schema's id."""
+    chosen: Collection[str] | None = None
+    """Columns that are read; ``None``: all. What becomes of the others does not matter."""
 
     @property
     def latest(self) -> Version:
         """What records are read by."""
         return self.versions[-1][0]
+
+    @property
+    def every_name(self) -> tuple[str, ...]:
+        """Names of all columns, also of those that are not read."""
+        fields = dict.fromkeys(name for _, shape in self.versions for name in shape.types)
+        return tuple(dict.fromkeys(self.format.names.get(name, name) for name in fields))
 
     @property
     def is_whole(self) -> bool:
@@ -67,7 +76,8 @@ class Pinned:
     def upto(self, schema_id: int) -> "Pinned | None":
         """Return the same as of a version; ``None`` where the subject has it no longer."""
         places = [place for place, (version, _) in enumerate(self.versions) if version.id == schema_id]
-        return merge(self.format, self.subject, self.versions[: places[-1] + 1], self.declared) if places else None
+        versions = self.versions[: places[-1] + 1] if places else ()
+        return merge(self.format, self.subject, versions, self.declared, self.chosen) if versions else None
 
     def check_against(self, schema_id: int | None) -> None:
         """Raise ``SourceRefused`` where the latest version does not fit the one that the last plan read by."""
@@ -113,8 +123,11 @@ class Pinned:
 _OTHER_SHAPE = "by one of them a value is one column, by the other each of its properties"
 
 
-def pin(format_: Format, subject: str, whole: str, place: Endpoint) -> Pinned:
-    """Return the schemas of a subject, by the registry as it is now; ``whole`` names the column of a single value."""
+def pin(format_: Format, subject: str, whole: str, place: Endpoint, chosen: Collection[str] | None = None) -> Pinned:
+    """Return the schemas of a subject, by the registry as it is now; ``whole`` names the column of a single value.
+
+    ``chosen``: the columns that are read, ``None`` for all.
+    """
     versions = Registry(endpoint=place).versions(subject)
     strange = [each for each in versions if each.type != format_.schema_type]
     if strange or not versions:
@@ -129,7 +142,7 @@ def pin(format_: Format, subject: str, whole: str, place: Endpoint) -> Pinned:
     with _name_version(versions[-1], subject):
         resolved: Format = format_.resolve(versions[-1])
     shapes = [_read_shape(resolved, each, subject, whole) for each in versions]
-    return merge(resolved, subject, tuple(zip(versions, shapes, strict=True)), format_)
+    return merge(resolved, subject, tuple(zip(versions, shapes, strict=True)), format_, chosen)
 
 
 def _read_shape(format_: Format, version: Version, subject: str, whole: str) -> Shape:
@@ -147,13 +160,18 @@ def _name_version(version: Version, subject: str) -> Iterator[None]:
 
 
 def merge(
-    format_: Format, subject: str, versions: tuple[tuple[Version, Shape], ...], declared: Format | None = None
+    format_: Format,
+    subject: str,
+    versions: tuple[tuple[Version, Shape], ...],
+    declared: Format | None = None,
+    chosen: Collection[str] | None = None,
 ) -> Pinned:
     """Return the columns that these versions make together, and which of them do not fit the latest.
 
-    ``declared``: the format without what the latest version adds to it, if that is another one.
+    ``declared``: the format without what the latest version adds to it, if that is another one. ``chosen``: the columns
+    that are read, ``None`` for all.
     """
-    names = _columns_by_field(format_, subject, [shape for _, shape in versions])
+    names = _columns_by_field(format_, subject, [shape for _, shape in versions], chosen)
     types: dict[str, str | None] = {}
     latest, last = versions[-1]
     misfits: dict[int, str] = {}
@@ -161,7 +179,7 @@ def merge(
         reasons = [
             f"field {name} is {type_} and not {types[name]}"
             for name, type_ in shape.types.items()
-            if not is_held(type_, types.get(name))
+            if name in names and not is_held(type_, types.get(name))
         ]
         if shape.is_whole != last.is_whole and not format_.mixes:
             reasons = [_OTHER_SHAPE]
@@ -170,7 +188,7 @@ def merge(
         if reasons:
             misfits[version.id] = f"its schema {version.id} does not fit schema {latest.id}: {'; '.join(reasons)}"
             continue
-        types |= {name: type_ for name, type_ in shape.types.items() if types.get(name) is None}
+        types |= {name: type_ for name, type_ in shape.types.items() if name in names and types.get(name) is None}
     return Pinned(
         format=format_,
         declared=declared or format_,
@@ -178,14 +196,19 @@ def merge(
         versions=versions,
         columns={column: types[name] or "text" for name, column in names.items() if name in types},
         misfits=misfits,
+        chosen=chosen,
     )
 
 
-def _columns_by_field(format_: Format, subject: str, shapes: Sequence[Shape]) -> dict[str, str]:
-    """Return the column of each field; :class:`InvalidDeclaration` where two fields would be one."""
+def _columns_by_field(
+    format_: Format, subject: str, shapes: Sequence[Shape], chosen: Collection[str] | None
+) -> dict[str, str]:
+    """Return the column of each field that is read; :class:`InvalidDeclaration` where two fields would be one."""
     fields: dict[str, str] = {}
     for name in dict.fromkeys(name for shape in shapes for name in shape.types):
         column = format_.names.get(name, name)
+        if chosen is not None and column not in chosen:
+            continue
         other = fields.setdefault(column, name)
         if other != name:
             raise InvalidDeclaration(

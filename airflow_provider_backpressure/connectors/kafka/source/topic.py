@@ -13,11 +13,10 @@ from airflow_provider_backpressure.connectors.kafka import metadata as identity
 from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE
 from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
+from airflow_provider_backpressure.connectors.kafka.record_columns import KEY, METADATA, VALUE, check_chosen
 from airflow_provider_backpressure.connectors.kafka.source.config import (
     EARLIEST,
-    KEY,
     LATEST,
-    VALUE,
     columns_of,
     parse_start,
 )
@@ -104,7 +103,7 @@ class KafkaTopic:
         return Snapshot(
             source_identity=self.identity,
             columns=columns,
-            key=(KEY,),
+            key=(KEY,) if any(column.name == KEY for column in columns) else (),
             split=(),
             unique=False,
             frontier={str(partition): end for partition, end in ends.items()},
@@ -153,6 +152,8 @@ class KafkaTopic:
         """See :meth:`..core.ports.Source.slice`. Asks nothing."""
         declared = self._declared
         query = {"topic": declared.topic, "accept_loss": declared.accept_loss}
+        if declared.fields is not None:
+            query["fields"] = True
         if declared.bad_timestamps == "null":
             query["null_timestamps"] = True
         if (window := LogWindow.from_window(read.window)) is not None:
@@ -203,8 +204,15 @@ class KafkaTopic:
         """
         declared = self._declared
         found = {
-            part: pin(format_, declared.subject(part), part, self._registry(format_))
+            part: pin(
+                format_,
+                declared.subject(part),
+                part,
+                self._registry(format_),
+                None if part == KEY else declared.columns,
+            )
             for part, format_ in declared.formats.items()
+            if part != KEY or declared.reads_keys
         }
         for part, pinned in found.items():
             pinned.check_against(last.schemas.get(part) if last is not None else None)
@@ -212,6 +220,8 @@ class KafkaTopic:
         if not found:
             return columns_of(declared)
         key, values = found.get(KEY), found.get(VALUE)
+        if values is not None and declared.columns is not None:
+            check_chosen(declared.columns, (*METADATA, *values.every_name), declared.topic)
         return columns_of(declared, to_columns(values) if values else None, to_key(key) if key else None)
 
     def _envelope(self) -> dict[str, Any]:
@@ -331,10 +341,12 @@ class KafkaTopic:
             # Schemas evolve, so what makes the columns counts, and not the columns.
             formats = {part: each.identity() for part, each in declared.registered.items()}
             columns: list[Any] = [formats, *(each for each in chosen if isinstance(each, str))]
-        elif chosen == ["bytes", "json", []]:
+        elif chosen == ["bytes", "json", []] and declared.columns is None:
             return ""
         else:
             columns = [[column.name, column.type] for column in columns_of(declared)]
+        if declared.registered and declared.columns is not None:
+            columns = [*columns, list(declared.columns)]
         if declared.envelope is not None:
             columns = [*columns, declared.envelope.identity()]
         return "#" + hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]

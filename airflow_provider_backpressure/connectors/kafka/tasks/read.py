@@ -86,6 +86,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             decoders=to_decoders(read),
             events=to_events(read),
             marks=read.marks_tombstones,
+            by_field=what.get("fields", False),
         )
         found = reading.records(bounds.pieces)
         while True:

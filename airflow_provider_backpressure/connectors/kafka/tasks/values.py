@@ -11,6 +11,7 @@ import numpy
 import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE, Placeholder
+from airflow_provider_backpressure.connectors.kafka.record_columns import KEY, VALUE, find_key, find_values
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import MARK
 from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
@@ -28,7 +29,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
 )
 from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import HEAD, Decoder
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, PLACE, TOMBSTONE, list_marks
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.stream_end import BAD, bad
 from airflow_provider_backpressure.spark.types import carrier
@@ -43,12 +44,15 @@ NO_DECODERS: Decoders = {}
 
 def to_decoders(read: ReadSpec) -> Decoders:
     """Return what takes keys and values apart, as a plan has it."""
-    hidden = (MARK,) if ENVELOPE in read.decoding else ()
-    columns = {"key": read.columns[GIVEN - 2 : GIVEN - 1], "value": (*read.columns[GIVEN:], *hidden)}
+    events = ENVELOPE in read.decoding
+    # Change events are deleted by their keys, also where these do not arrive.
+    key = find_key(read.columns) or (Column(name=KEY, type="text") if events else None)
+    values = (*find_values(read.columns), *((MARK,) if events else ()))
+    columns = {KEY: () if key is None else (key,), VALUE: values}
     return {
-        part: Decoder(decoding=read.decoding[part], columns=columns[part], part=part)
-        for part in columns
-        if part in read.decoding
+        part: Decoder(decoding=read.decoding[part], columns=found, part=part)
+        for part, found in columns.items()
+        if found and part in read.decoding
     }
 
 
@@ -58,7 +62,7 @@ def to_events(read: ReadSpec) -> ChangeEvents | None:
     if envelope is None:
         return None
     decoders = to_decoders(read)
-    columns = read.columns[GIVEN:]
+    columns = find_values(read.columns)
     fields = decoders["value"].fields() if "value" in decoders else columns
     # A key has the names of the fields, also where columns are named otherwise.
     names = {column.name: each.name for column, each in zip(columns, fields, strict=False)}
@@ -67,8 +71,6 @@ def to_events(read: ReadSpec) -> ChangeEvents | None:
     return ChangeEvents(**{**envelope, "placeholder": placeholder}, row_key=key)
 
 
-GIVEN = 6
-"""Columns that come with every record, before the value or its fields."""
 _UNTIMED, _NO_TIMESTAMP = 0, -1
 """Kind of time that says that there is none."""
 _NULL_TIMES = 'Set bad_timestamps="null" on the source to read it as NULL. '
@@ -84,39 +86,61 @@ def to_batch(
     decoders: Decoders = NO_DECODERS,
     events: ChangeEvents | None = None,
     marks: bool = False,
+    by_field: bool = False,
 ) -> pyarrow.RecordBatch:
     """Return records as a batch of these columns; ``SourceRefused`` names the first that is not what they say.
 
     ``trusts``: whether a value that is one JSON text need not be looked at here. ``null_times``: whether a record's
     timestamp that no reader holds becomes NULL. ``events``: what reads values that are change events. ``marks``:
-    whether :data:`TOMBSTONE` comes behind the columns.
+    whether those of :func:`.list_marks` come behind the columns. ``by_field``: whether a lone column ``value`` is a
+    field too, and not the whole value.
     """
-    keys = _keys(records, columns[GIVEN - 2], decoders.get("key"))
-    values = columns[GIVEN:]
+    key, values = find_key(columns), find_values(columns)
+    keys = [] if key is None and KEY not in decoders else _keys(records, key, decoders.get(KEY))
+    found: list[pyarrow.Array] = []
     if events is not None:
-        found, deletes = _read_events(records, keys[0], values, decoders, events)
+        found, deletes = _read_events(records, keys, values, decoders, events)
     else:
-        found = _values(records, values, decoders.get("value"), trusts=trusts)
+        if values:
+            found = _values(records, values, decoders.get(VALUE), trusts=trusts, by_field=by_field)
         deletes = [value is None for value in each_part(records, "value")] if marks else []
-    arrays = [
-        pyarrow.repeat(buffers.text(topic), len(records)),
-        _numbers(records, "partition", pyarrow.int32()),
-        _numbers(records, "offset", pyarrow.int64()),
-        _times(records, null_times=null_times),
-        *keys,
-        _headers(records),
-        *found,
-        *([pyarrow.array(deletes, pyarrow.bool_())] if marks else []),
-    ]
-    return pyarrow.record_batch(arrays, names=_names(columns, marks=marks))
+    made = dict(zip((column.name for column in values), found, strict=True))
+    if key is not None:
+        made[KEY] = keys[0]
+    if marks:
+        made[TOMBSTONE] = pyarrow.array(deletes, pyarrow.bool_())
+    return _make_batch(records, columns, topic, made, marks=marks, null_times=null_times)
 
 
-def _names(columns: Sequence[Column], *, marks: bool) -> list[str]:
-    return [*(column.name for column in columns), *([TOMBSTONE] if marks else [])]
+def _make_batch(
+    records: Records,
+    columns: Sequence[Column],
+    topic: str,
+    made: Mapping[str, pyarrow.Array],
+    *,
+    marks: bool,
+    null_times: bool,
+) -> pyarrow.RecordBatch:
+    """Return the columns that are made already with those that Kafka says of records."""
+    given: dict[str, Callable[[], pyarrow.Array]] = {
+        "topic": lambda: pyarrow.repeat(buffers.text(topic), len(records)),
+        "partition": lambda: _numbers(records, "partition", pyarrow.int32()),
+        "offset": lambda: _numbers(records, "offset", pyarrow.int64()),
+        "timestamp": lambda: _times(records, null_times=null_times),
+        "headers": lambda: _headers(records),
+    }
+    given |= {HIDDEN_PLACE[name].name: given[name] for name in PLACE}
+    names = [*(column.name for column in columns), *(each.name for each in (list_marks(columns) if marks else ()))]
+    # Kafka's own columns first: no field has the name of one.
+    return pyarrow.record_batch([given[name]() if name in given else made[name] for name in names], names=names)
 
 
 def _read_events(
-    records: Records, keys: pyarrow.Array, columns: Sequence[Column], decoders: Decoders, events: ChangeEvents
+    records: Records,
+    keys: Sequence[pyarrow.Array],
+    columns: Sequence[Column],
+    decoders: Decoders,
+    events: ChangeEvents,
 ) -> tuple[list[pyarrow.Array], list[bool]]:
     """Return the columns of change events, and which records delete their row."""
     words = list(_key_words(records, keys, decoders))
@@ -133,9 +157,9 @@ def _read_events(
     return found, deletes
 
 
-def _key_words(records: Records, column: pyarrow.Array, decoders: Decoders) -> Iterable[bytes | str | None]:
+def _key_words(records: Records, keys: Sequence[pyarrow.Array], decoders: Decoders) -> Iterable[bytes | str | None]:
     """Return keys as JSON: as they were sent, or as a registry's schema has made it of them."""
-    return column.to_pylist() if "key" in decoders else each_part(records, "key")
+    return keys[0].to_pylist() if KEY in decoders else each_part(records, "key")
 
 
 def to_batch_with_bad(
@@ -146,15 +170,15 @@ def to_batch_with_bad(
     ``settings``: of :func:`to_batch`.
     """
     make = partial(to_batch, columns=columns, topic=topic, marks=marks, **settings)
-    empty = partial(_empty, columns=columns, topic=topic, marks=marks)
-    pieces = list(_isolate(records, make, empty))
+    put_aside = partial(_put_aside, columns=columns, topic=topic, marks=marks)
+    pieces = list(_isolate(records, make, put_aside))
     return pieces[0] if len(pieces) == 1 else pyarrow.Table.from_batches(pieces).combine_chunks().to_batches()[0]
 
 
 def _isolate(
     records: Records,
     make: Callable[[Records], pyarrow.RecordBatch],
-    empty: Callable[["Message"], pyarrow.RecordBatch],
+    put_aside: Callable[["Message", str], pyarrow.RecordBatch],
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the records in pieces: those that are not what they say alone, what is between them together.
 
@@ -167,10 +191,10 @@ def _isolate(
     except Unreadable as error:
         at = next(index for index, record in enumerate(records) if record is error.record)
         half = (at + 1 + len(records)) // 2
-        yield from _isolate(records[:at], make, empty)
-        yield _mark_rows(empty(records[at]), bad(error.reason, records[at].value()))
-        yield from _isolate(records[at + 1 : half], make, empty)
-        yield from _isolate(records[half:], make, empty)
+        yield from _isolate(records[:at], make, put_aside)
+        yield put_aside(records[at], error.reason)
+        yield from _isolate(records[at + 1 : half], make, put_aside)
+        yield from _isolate(records[half:], make, put_aside)
         return
     yield _mark_rows(batch, None)
 
@@ -179,23 +203,22 @@ def _mark_rows(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBa
     return batch.append_column(BAD, pyarrow.array([mark] * batch.num_rows, pyarrow.string()))
 
 
-def _empty(record: "Message", columns: Sequence[Column], topic: str, *, marks: bool) -> pyarrow.RecordBatch:
-    """Return what Kafka says of a record, without key and value."""
-    arrays = [
-        pyarrow.repeat(buffers.text(topic), 1),
-        _numbers([record], "partition", pyarrow.int32()),
-        _numbers([record], "offset", pyarrow.int64()),
-        _times([record], null_times=True),
-        *(pyarrow.nulls(1, carrier(column.type)[0]) for column in columns[GIVEN - 2 :]),
-        *([pyarrow.repeat(buffers.FALSE, 1)] if marks else []),
-    ]
-    return pyarrow.record_batch(arrays, names=_names(columns, marks=marks))
+def _put_aside(
+    record: "Message", reason: str, columns: Sequence[Column], topic: str, *, marks: bool
+) -> pyarrow.RecordBatch:
+    """Return what Kafka says of a record, without key and value, with the reason and its position."""
+    nothing = {column.name: pyarrow.nulls(1, carrier(column.type)[0]) for column in columns}
+    row = _make_batch(
+        [record], columns, topic, {**nothing, TOMBSTONE: pyarrow.repeat(buffers.FALSE, 1)}, marks=marks, null_times=True
+    )
+    place = {"partition": record.partition(), "offset": record.offset()}
+    return _mark_rows(row, bad(reason, record.value(), place))
 
 
-def _keys(records: Records, column: Column, decoder: Decoder | None) -> list[pyarrow.Array]:
+def _keys(records: Records, column: Column | None, decoder: Decoder | None) -> list[pyarrow.Array]:
     if decoder is not None:
         return _decode(records, decoder)
-    return [read_bytes(records, "key") if column.type == "bytea" else _key_texts(records)]
+    return [read_bytes(records, "key") if column and column.type == "bytea" else _key_texts(records)]
 
 
 def _decode(records: Records, decoder: Decoder) -> list[pyarrow.Array]:
@@ -227,13 +250,14 @@ def _decode_json(records: Records, payloads: Sequence[bytes | None], decoder: De
 
 
 def _values(
-    records: Records, columns: Sequence[Column], decoder: Decoder | None, *, trusts: bool
+    records: Records, columns: Sequence[Column], decoder: Decoder | None, *, trusts: bool, by_field: bool
 ) -> list[pyarrow.Array]:
     if decoder is not None:
         return _decode(records, decoder)
-    if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "bytea":
+    whole = len(columns) == 1 and columns[0].name == VALUE and not by_field
+    if whole and columns[0].type == "bytea":
         return [read_bytes(records, "value")]
-    if len(columns) == 1 and columns[0].name == "value" and columns[0].type == "json":
+    if whole and columns[0].type == "json":
         return [json_texts(records, list(each_part(records, "value")), trusts=trusts)]
     return json_columns(records, list(each_part(records, "value")), columns)
 

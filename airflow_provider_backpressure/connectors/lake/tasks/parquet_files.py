@@ -93,13 +93,13 @@ class Files:
     _stream: pyarrow.NativeFile | None = None
     _writer: pq.ParquetWriter | None = None
 
-    def put(self, rows: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | None = None) -> None:
-        """Add rows, which have the files' schema; ``gone``: which are tombstones, where they have an order."""
+    def put(self, rows: pyarrow.RecordBatch, marks: pyarrow.RecordBatch | None = None) -> None:
+        """Add rows, which have the files' schema; ``marks``: positions and tombstones of those that have an order."""
         if not rows.num_rows:
             return
         self._total.update(rows)
-        if self.order is not None:
-            self.order.add(rows, gone)
+        if self.order is not None and marks is not None:
+            self.order.add(rows, marks)
         elif self.key:
             self._keys.append(rows.select(list(self.key)))
         self._held.append(rows)

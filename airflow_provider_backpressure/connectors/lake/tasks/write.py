@@ -24,7 +24,14 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
+from airflow_provider_backpressure.spark.stream_end import (
+    apart,
+    check_names,
+    complete,
+    name_place,
+    split_marks,
+    to_one_slice,
+)
 from airflow_provider_backpressure.spark.types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
@@ -97,19 +104,22 @@ def _stage(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]
     """Return the mark of what was written."""
     for batch in time_handovers(complete(batches)):
         good, bad = apart(batch, keep_bad=spec.read.keep_bad)
-        good, gone = split_tombstones(good) if spec.write.ordered else (good, None)
+        good, marks = split_marks(good, spec.write.place) if spec.write.ordered else (good, None)
         check_names(good, spec.write)
         for row, reason in bad:
             aside.refuse(row, reason)
-        _put(files, good, gone, aside)
+        _put(files, good, marks, aside)
         reach(Step.IN_COPY, files.attempt.tag)
     kept = aside.commit()
     with files.table.translate_errors():
         return files.finish(quarantined=kept)
 
 
-def _put(files: Files, batch: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | None, aside: QuarantineWriter) -> None:
-    """Write a batch but for rows whose values the table's types cannot hold: it is halved until they are alone."""
+def _put(files: Files, batch: pyarrow.RecordBatch, marks: pyarrow.RecordBatch | None, aside: QuarantineWriter) -> None:
+    """Write a batch but for rows whose values the table's types cannot hold: it is halved until they are alone.
+
+    ``marks``: of an ordered plan, see :func:`.split_marks`.
+    """
     with files.table.translate_errors():
         try:
             rows = cast(batch, files.schema)
@@ -118,14 +128,15 @@ def _put(files: Files, batch: pyarrow.RecordBatch, gone: pyarrow.BooleanArray | 
         except pyarrow.ArrowInvalid as error:
             reason = " ".join(str(error).split())
         else:
-            files.put(rows, gone)
+            files.put(rows, marks)
             return
     if batch.num_rows == 1:
-        aside.refuse(to_row(batch), reason)
+        place = {} if marks is None else name_place(marks.to_pylist()[0])
+        aside.refuse({**to_row(batch), **place}, reason)
         return
     half = batch.num_rows // 2
     for start, rest in ((0, half), (half, batch.num_rows - half)):
-        _put(files, batch.slice(start, rest), None if gone is None else gone.slice(start, rest), aside)
+        _put(files, batch.slice(start, rest), None if marks is None else marks.slice(start, rest), aside)
 
 
 def _result(mark: Mark, attempt: Attempt) -> SliceResult:

@@ -95,8 +95,8 @@ class RangeConditions:
         lacking = [name for name in ("partition", "offset") if name not in arriving]
         if lacking:
             raise SinkRefused(
-                f"{self._name} gets no column {join_names(lacking)} to separate a topic's ranges by: let the "
-                "transform keep partition and offset, or use verify='none'."
+                f"{self._name} gets no column {join_names(lacking)} to separate a topic's ranges by: let columns= of "
+                "the source and the transform keep partition and offset, or use verify='none'."
             )
         return within_offsets(bounds)
 

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.spark.stream_end import name_place
 from airflow_provider_backpressure.spark.types import alone, full, kept_of, key_of
 
 _COLUMN = re.compile(r", column ([^:]+)")
@@ -48,7 +48,7 @@ class BadRowIsolator:
             if batch.num_rows == 1:
                 row = batch.to_pylist()[0]
                 if self._spec.write.ordered:
-                    del row[TOMBSTONE]
+                    row = name_place(row)
                 self.refuse(row, _nul(row, error) or _reason(error))
                 return
             half = batch.num_rows // 2

@@ -44,9 +44,8 @@ def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:
     """
     key = sql.SQL(", ").join(map(sql.Identifier, write.key))
     _check_keys(connection, write)
-    last = sql.SQL(
-        '(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, "partition" DESC, "offset" DESC, ctid DESC) AS l'
-    ).format(key, STAGE)
+    place = sql.SQL(", ").join(sql.SQL("{} DESC").format(sql.Identifier(name)) for name in write.place)
+    last = sql.SQL("(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, {2}, ctid DESC) AS l").format(key, STAGE, place)
     gone = sql.Identifier("l", TOMBSTONE)
     if not _has_tombstones(connection):
         _move(connection, write, last)
@@ -80,8 +79,9 @@ def _has_tombstones(connection: psycopg.Connection) -> bool:
 def _check_keys(connection: psycopg.Connection, write: WriteSpec) -> None:
     """``SinkRefused`` names the first row without a key: it could be no row's successor, and have none."""
     missing = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in write.key)
+    place = sql.SQL(", ").join(map(sql.Identifier, write.place))
     found = connection.execute(
-        sql.SQL('SELECT "partition", "offset" FROM {} WHERE {} ORDER BY 1, 2 LIMIT 1').format(STAGE, missing)
+        sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY 1, 2 LIMIT 1").format(place, STAGE, missing)
     ).fetchone()
     if found is not None:
         raise keyless(found[0], found[1], write.key, write.fence)

@@ -36,7 +36,15 @@ from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, R
 from airflow_provider_backpressure.core.snapshot.offsets import PLACE, TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
-from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete, split_tombstones, to_one_slice
+from airflow_provider_backpressure.spark.stream_end import (
+    apart,
+    check_names,
+    complete,
+    find_hidden,
+    split_marks,
+    to_one_slice,
+)
+from airflow_provider_backpressure.spark.types import carrier
 
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
 _HEX = b"\\x"
@@ -93,7 +101,8 @@ def _fill(
     columns = binary.targets(connection, spec.write) if spec.attempt == 1 else None
     first = next(rows)
     if columns is not None and spec.write.ordered:
-        columns = [*columns, binary.Target(type=pyarrow.bool_())]
+        marks = stage_columns(spec.write)[len(spec.write.columns) :]
+        columns = [*columns, *(binary.Target(type=carrier(column.type)[0]) for column in marks)]
     if columns is not None and binary.fits(arrange(spec, first)[0].schema, columns):
         fill = partial(_write_encoded, columns=columns)
     else:
@@ -123,10 +132,13 @@ def arrange(
     if not spec.write.ordered:
         check_names(rows, spec.write)
         return rows, bad
-    rows, gone = split_tombstones(rows)
+    rows, marks = split_marks(rows, spec.write.place)
     check_names(rows, spec.write)
-    if any(column.null_count for column in rows.select(list(PLACE)).filter(gone).columns):
+    gone = marks.column(TOMBSTONE)
+    if any(column.null_count for column in marks.select(list(PLACE)).filter(gone).columns):
         raise RunnerRefused("The transform gives a tombstone without partition or offset: let it keep both.")
+    for hidden, name in find_hidden(spec.write.place).items():
+        rows = rows.append_column(hidden, marks.column(name))
     return rows.append_column(TOMBSTONE, gone), bad
 
 

@@ -12,6 +12,8 @@ from airflow_provider_backpressure.connectors.kafka.source.config import (
     rebuild_source,
     to_postgres_type,
 )
+from airflow_provider_backpressure.connectors.kafka.source.registry import Version
+from airflow_provider_backpressure.connectors.kafka.source.schemas import merge, to_columns
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -45,6 +47,14 @@ PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
         ({"envelope": "debezium", "fields": {"id": "bigint"}}, r"envelope must be Debezium\(…\) or None"),
         ({"envelope": Debezium()}, "envelope needs fields"),
         ({"envelope": Debezium(), "value": JsonSchema(registry_conn_id="r")}, "not with JsonSchema"),
+        ({"columns": ()}, "at least one column"),
+        ({"columns": "key"}, "must be a tuple of names"),
+        ({"columns": ["key", "value", "key"]}, "columns names key twice"),
+        ({"columns": ["ofset"]}, r"columns names ofset, which topic orders has no column for: did you mean offset\?"),
+        ({"columns": ["value"], "fields": {"id": "bigint"}}, "there are topic, partition, .*, headers, id"),
+        ({"columns": ["idd"], "fields": {"id": "bigint"}, "envelope": Debezium()}, r"did you mean id\?"),
+        ({"columns": ["id"], "key": AVRO}, "columns names id"),
+        ({"columns": [7]}, "columns names 7"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_parse(values: dict[str, Any], words: str) -> None:
@@ -112,6 +122,34 @@ def test_another_format_is_another_source_and_another_schema_is_not() -> None:
     assert other.open(PLACE).identity == identities[0]
 
 
+def test_the_chosen_columns_are_a_source_of_their_own() -> None:
+    """In their order, as of a table; a name of a template or of a registry's schema is looked at when it is known."""
+    some = [None, ("value",), ("key", "value"), ("value", "key")]
+    declared = [KafkaSource(conn_id="c", topic="orders", columns=each) for each in some]
+    assert len({each.open(PLACE).identity for each in declared}) == len(declared)
+    assert [column.name for column in columns_of(declared[3])] == ["value", "key"]
+    avro = [KafkaSource(conn_id="c", topic="orders", value=AVRO, columns=each) for each in (None, ["id"], ["no"])]
+    assert len({each.open(PLACE).identity for each in avro}) == len(avro)
+    given = columns_of(avro[1], [Column(name="id", type="bigint"), Column(name="state", type="text")])
+    assert given == (Column(name="id", type="bigint"),)
+    with pytest.raises(InvalidDeclaration, match=r"columns names no, .* there are topic"):
+        columns_of(avro[2], [Column(name="id", type="bigint")])
+    template = KafkaSource(conn_id="c", topic="orders", columns=["{{ params.column }}"])
+    with pytest.raises(InvalidDeclaration, match="columns names"):
+        template.open(PLACE)
+
+
+def test_a_field_that_is_named_as_a_record_s_own_column_may_be_left_out() -> None:
+    """Then the name means the record's own column; a rename is not needed."""
+    format_ = Avro(registry_conn_id="r")
+    text = '{"type": "record", "name": "r", "fields": [{"name": "id", "type": "int"}, {"name": "key", "type": "int"}]}'
+    version = Version(id=1, number=1, type="AVRO", schema=text)
+    found = merge(format_, "orders", ((version, format_.shape(version, "value")),), chosen=("id", "offset"))
+    declared = KafkaSource(conn_id="c", topic="orders", value=format_, columns=("id", "offset"))
+    assert [column.name for column in columns_of(declared, to_columns(found))] == ["id", "offset"]
+    assert found.every_name == ("id", "key")
+
+
 def test_a_start_is_what_it_says() -> None:
     """Words, times and offsets, also as a template makes them."""
     assert parse_start("latest") == "latest"
@@ -129,7 +167,18 @@ def test_other_columns_are_another_source() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"format": "raw", "key": "text"}, {"fields": {"value": "text"}}, {"fields": {"id": "int4"}}]
+    "values",
+    [
+        {},
+        {"format": "raw", "key": "text"},
+        {"fields": {"value": "text"}},
+        {"fields": {"id": "int4"}},
+        {"columns": ("value",)},
+        {"columns": ("offset", "value"), "format": "raw"},
+        {"columns": ("topic", "key"), "key": "text"},
+        {"columns": ("id", "offset"), "fields": {"at": "date", "id": "int4"}},
+        {"columns": ("topic", "partition", "offset", "timestamp", "key", "headers")},
+    ],
 )
 def test_a_plan_s_columns_say_what_was_declared(values: dict[str, Any]) -> None:
     """A command has no DAG at hand, only the plan."""

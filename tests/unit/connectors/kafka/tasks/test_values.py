@@ -12,10 +12,11 @@ from airflow_provider_backpressure.connectors.kafka.source.config import columns
 from airflow_provider_backpressure.connectors.kafka.tasks import json_values, values
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
 from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE, find_place
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
-from airflow_provider_backpressure.spark.stream_end import BAD
+from airflow_provider_backpressure.spark.stream_end import BAD, apart, hidden_columns, split_marks
 from airflow_provider_backpressure.spark.types import carrier
 
 
@@ -90,6 +91,41 @@ def test_a_value_that_is_no_json_is_named_by_its_place(value: bytes, words: str)
     """X5: topic, partition, offset and reason, nothing of the value."""
     with pytest.raises(SourceRefused, match=rf"offset 7 of partition 3 of topic orders cannot be taken: .*({words})"):
         batch([Sent(b"1", at=6), Sent(value, at=7), Sent(b"!", at=8)])
+
+
+def test_what_is_not_chosen_is_not_looked_at() -> None:
+    """Neither a value that is no JSON, nor a key that is no text, nor a time that no reader holds."""
+    odd = Sent(b"{", keyed=b"\xff", at=7, time=(1, 2**62))
+    assert batch([odd], columns=("offset", "topic"), key="text").to_pylist() == [{"offset": 7, "topic": "orders"}]
+    for columns, words in ((("value",), "no JSON"), (("key",), "its key"), (("timestamp",), "its timestamp")):
+        with pytest.raises(SourceRefused, match=words):
+            batch([odd], columns=columns, key="text")
+
+
+def test_a_field_named_value_is_a_field() -> None:
+    """Where fields are declared; otherwise it is the whole value."""
+    columns = (Column(name="value", type="json"),)
+    (row,) = to_batch([Sent(b'{"value": [1.0]}')], columns, "orders", by_field=True).to_pylist()
+    assert row == {"value": "[1.0]"}
+    (row,) = to_batch([Sent(b'{"value": [1.0]}')], columns, "orders").to_pylist()
+    assert row == {"value": '{"value": [1.0]}'}
+
+
+@pytest.mark.parametrize("chosen", [("id",), ("id", "offset"), ("partition", "offset", "id")])
+def test_marks_come_behind_the_chosen_columns(chosen: tuple[str, ...]) -> None:
+    """As the frame path lists them, also of a record that is put aside."""
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders", fields={"id": "int"}, columns=chosen))
+    spec = ReadSpec(kind="kafka", conn_id="c", columns=columns, marks_tombstones=True, keep_bad=True)
+    records = [Sent(b'{"id": 1}', at=5), Sent(None, at=6), Sent(b"!", at=7)]
+    found = to_batch_with_bad(records, columns, "orders", marks=True)
+    assert found.schema.names == [each.name for each in (*columns, *hidden_columns(spec))]
+    rows, marks = split_marks(found.drop_columns([BAD]), find_place(columns))
+    assert marks.to_pylist() == [
+        {"partition": 3, "offset": at, TOMBSTONE: gone} for at, gone in ((5, False), (6, True), (7, False))
+    ]
+    assert rows.schema.names == list(chosen)
+    _, [(row, reason)] = apart(found, keep_bad=True)
+    assert (row["partition"], row["offset"], row["value"], "JSON" in reason) == (3, 7, "!", True)
 
 
 def test_where_the_target_looks_at_json_itself_nobody_does_here() -> None:
