@@ -89,8 +89,7 @@ def hydrate_tables(options: HydrationOptions, group_id: str | None) -> TaskGroup
 
 
 ONE_BY_ONE = (
-    "Rows of a topic are upserted in its order, one range after another: leave out lanes and task_per_range, or use "
-    "mode='append'."
+    "Rows of a topic are upserted in its order, by one lane: leave out lanes and task_per_range, or use mode='append'."
 )
 BY_KEY = "consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', and no transform."
 READ_ONCE = (

@@ -1,5 +1,6 @@
 """Targets that a topic is upserted into: what would change its rows, or others, without an error is refused."""
 
+import random
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -48,6 +49,51 @@ def ports(kafka: Server, database: Endpoint, ledger_url: str) -> Iterator[Ports]
     }
     with closing(LocalRunner(logins=logins)) as runner, composed.open(runner) as opened:
         yield opened
+
+
+def test_partitions_are_upserted_side_by_side(kafka: Server, database: Endpoint, ledger_url: str) -> None:
+    """X1: with the rows that the log says; once keys may have moved to a partition that was added, in order again."""
+    topic, rng = Topic(servers=kafka.url).create(3), random.Random(11)
+    composed = ComposedKafka(
+        source=endpoint_of(kafka),
+        sink=database,
+        ledger_url=ledger_url,
+        remote="",
+        table=topic.name,
+        target="public.side",
+        mode="upsert",
+        reading={"key": "text", "one_partition_per_key": True, "columns": ["key", "value"]},
+        budget=Budget(credits=4, range_rows=20),
+    )
+    logins = {"source": replace(composed.source, conn_id="source"), "sink": replace(database, conn_id="sink")}
+    last: dict[str, str] = {}
+    with closing(LocalRunner(logins=logins)) as runner:
+        for partitions, together in ((3, True), (3, True), (4, False)):
+            if partitions > 3:
+                topic.grow(partitions)
+            with topic.producing() as producer:
+                for number in range(200):
+                    key, value = str(rng.randrange(40)), None if rng.random() < 0.3 else str(number)
+                    producer.produce(topic.name, value, key, int(key) % partitions if together else 3)
+                    last.pop(key, None) if value is None else last.update({key: value})
+            with composed.open(runner) as opened:
+                opened.planner().plan()
+                ranges = list(opened.ledger.ranges(opened.plan.plan_id))
+                assert {each.is_side_by_side for each in ranges} == {together}
+                assert opened.hydrator().run().outcome is Outcome.DONE
+                done = {each.seq: each for each in opened.ledger.ranges(opened.plan.plan_id)}
+                opened.ledger.finish(opened.hydration.id)
+            assert run(database, "SELECT key, value::text FROM side ORDER BY key") == sorted(last.items())
+            for each in done.values():
+                before = done.get(each.waits_for) if each.waits_for is not None else None
+                assert before is None or before.committed_at <= each.admitted_at
+            overlaps = [
+                (one.seq, other.seq)
+                for one in done.values()
+                for other in done.values()
+                if one.seq < other.seq and other.admitted_at < one.committed_at
+            ]
+            assert bool(overlaps) is together
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ class Prober:
             )
         if self.plan.write.ordered:
             raise LedgerRefused(
-                f"The ranges of {self.plan.source_identity} go in one after another, by the order of the log: more "
-                "credits bring nothing, so there is nothing to probe."
+                f"The ranges of {self.plan.source_identity} go in by the order of the log, which a sample of them "
+                "would break, so it cannot be probed."
             )
 
     def _most(self, most: int | None) -> int:

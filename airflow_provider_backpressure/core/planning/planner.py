@@ -40,7 +40,7 @@ from airflow_provider_backpressure.core.planning.results import Planned, Preview
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.messages import keep_zone
-from airflow_provider_backpressure.core.snapshot.offsets import in_order
+from airflow_provider_backpressure.core.snapshot.offsets import in_order, side_by_side
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
     Snapshot,
@@ -233,7 +233,9 @@ class Planner(Previewer):
             ranges_of = partial(list_ranges, draft, before, snapshot, ledger=self.ledger, source=self.source)
         try:
             cut = self.choose(ranges_of(rows=rows, bytes=self.budget.range_bytes))
-            ranges = self.ledger.save_plan(hydration.id, draft, in_order(cut) if draft.write.ordered else cut)
+            if draft.write.ordered:
+                cut = side_by_side(cut) if snapshot.side_by_side else in_order(cut)
+            ranges = self.ledger.save_plan(hydration.id, draft, cut)
         except BackpressureError as error:
             # Where the ledger did not answer it may have the plan all the same.
             if catches_up and not isinstance(error, LedgerUnavailable):

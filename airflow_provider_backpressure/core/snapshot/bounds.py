@@ -157,6 +157,8 @@ class BlockBounds:
 
 Piece = tuple[int, int, int]
 """A partition of a log, and the half-open piece of its offsets."""
+FIRST = -1
+"""In place of the number of a range: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,9 @@ class OffsetBounds:
     pieces: tuple[Piece, ...]
     ordered: bool = False
     """Whether what it holds wins over what the ranges before it hold, so that it goes in after them."""
+    behind: int | None = None
+    """Number of the one range that it goes in after, :data:`FIRST` where it is the first of its partitions; ``None``:
+    it goes in after all ranges before it. Only of one that is ordered."""
 
     def __post_init__(self) -> None:
         """Refuse empty pieces, and a partition that comes twice."""
@@ -185,7 +190,8 @@ class OffsetBounds:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with its kind."""
-        return {"kind": "offsets", "pieces": [list(piece) for piece in self.pieces], "ordered": self.ordered}
+        value = {"kind": "offsets", "pieces": [list(piece) for piece in self.pieces], "ordered": self.ordered}
+        return value if self.behind is None else {**value, "behind": self.behind}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, OffsetBounds, Piece, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import FIRST, LogBounds, OffsetBounds, Piece, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
@@ -125,6 +125,21 @@ def pack_pieces(found: Iterable[Piece], *, offsets: int, most_pieces: int = MOST
         yield OffsetBounds(pieces=tuple(pieces))
 
 
+def _pack_whole(found: Iterable[Piece], *, offsets: int) -> Iterator[OffsetBounds]:
+    """Yield bounds of at most ``offsets`` offsets that hold these pieces, none of which is longer, without a cut."""
+    pieces: list[Piece] = []
+    room = offsets
+    for piece in found:
+        size = piece[2] - piece[1]
+        if size > room or len(pieces) == MOST_PIECES:
+            yield OffsetBounds(pieces=tuple(pieces))
+            pieces, room = [], offsets
+        pieces.append(piece)
+        room -= size
+    if pieces:
+        yield OffsetBounds(pieces=tuple(pieces))
+
+
 def find_missing(window: LogWindow, committed: Iterable[OffsetBounds]) -> Iterator[Piece]:
     """Yield what of a window is in none of these bounds, partition by partition in its order."""
     taken: dict[int, list[tuple[int, int]]] = {}
@@ -206,19 +221,48 @@ def in_order(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:
         yield replace(planned, bounds=replace(planned.bounds, ordered=True))
 
 
+def side_by_side(ranges: Iterable[PlannedRange]) -> Iterator[PlannedRange]:
+    """Yield ranges of offsets of which those of different partitions may be committed side by side, cut again.
+
+    A range of a long partition goes in after the one before it; short partitions go together into ranges that go in
+    after none. The partitions take turns, so that the first ranges are of different ones.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    most = rows = size = 0
+    for planned in ranges:
+        assert isinstance(planned.bounds, OffsetBounds), "only a log has an order"
+        most, rows, size = max(most, planned.bounds.offsets), rows + planned.rows, size + planned.bytes
+        for partition, start, end in planned.bounds.pieces:
+            spans[partition] = (spans.get(partition, (start,))[0], end)
+    pieces = [(partition, *span) for partition, span in spans.items()]
+    short = _pack_whole((piece for piece in pieces if piece[2] - piece[1] <= most), offsets=most)
+    long = [pack_pieces([piece], offsets=most) for piece in pieces if piece[2] - piece[1] > most]
+    seq, queues = 0, [(found, FIRST) for found in (short, *long)]
+    while queues:
+        left = []
+        for found, before in queues:
+            if (bounds := next(found, None)) is not None:
+                bounds = replace(bounds, ordered=True, behind=before)
+                yield PlannedRange(seq=seq, bounds=bounds, rows=bounds.offsets, bytes=bounds.offsets * size // rows)
+                left.append((found, before if found is short else seq))
+                seq += 1
+        queues = left
+
+
 def unread_offsets(
     window: LogWindow, still: Sequence[OffsetBounds], *, whole: bool, cut: Sequence[OffsetBounds] = ()
 ) -> dict[int, int]:
     """Return from which offset on each partition has not been committed yet.
 
     ``still``: the first ranges that are not committed, in the plan's order; ``whole``: these are all of them. As ranges
-    are cut partition by partition, one that is not among them and is before their last is committed. ``cut``: all
-    open ones that took the place of another one later, and so have no order.
+    are cut partition by partition, one that is not among them and is before their last is committed. That is not so
+    where partitions take turns. ``cut``: all open ones that took the place of another one later, and so have no order.
     """
     first: dict[int, int] = {}
     for partition, start, _ in (piece for bounds in (*still, *cut) for piece in bounds.pieces):
         first[partition] = min(start, first.get(partition, start))
-    last = max((partition for bounds in still for partition, _, _ in bounds.pieces), default=-1)
+    in_turn = any(bounds.behind is not None for bounds in still)
+    last = max((partition for bounds in still for partition, _, _ in bounds.pieces if not in_turn), default=-1)
     return {
         partition: first.get(partition, end) if whole or partition <= last else window.start[partition]
         for partition, end in window.end.items()

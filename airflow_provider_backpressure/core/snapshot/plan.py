@@ -66,6 +66,8 @@ class Snapshot:
     """Identifies the rows that the source holds, where it has versions of its content; empty where it has none."""
     filtered: bool = False
     """Whether a condition leaves rows of the table out."""
+    side_by_side: bool = False
+    """Whether partitions of a log have no key in common, so that their records may be upserted side by side."""
 
 
 def fingerprint(columns: tuple[Column, ...]) -> str:

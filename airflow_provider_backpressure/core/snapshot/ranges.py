@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.bounds import FIRST, Bounds, LogBounds, OffsetBounds
 from airflow_provider_backpressure.exceptions import IllegalTransition
 
 
@@ -102,8 +102,25 @@ class RangeRecord:
 
     @property
     def ordered(self) -> bool:
-        """Whether it may only begin when every range before it is in."""
+        """Whether it may only begin when others before it are in."""
         return isinstance(self.bounds, LogBounds) or (isinstance(self.bounds, OffsetBounds) and self.bounds.ordered)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it may only begin when every range before it is in."""
+        return self.ordered and not self.is_side_by_side
+
+    @property
+    def is_side_by_side(self) -> bool:
+        """Whether it goes in after one range before it at most, beside those of other partitions."""
+        return isinstance(self.bounds, OffsetBounds) and self.bounds.behind is not None
+
+    @property
+    def waits_for(self) -> int | None:
+        """Number of the range that has to be in before it may begin; ``None``: of none."""
+        behind = self.bounds.behind if isinstance(self.bounds, OffsetBounds) else None
+        number = self.seq - 1 if behind is None else behind
+        return number if self.ordered and number != FIRST else None
 
     def progress(self, rows: int) -> int:
         """Return what its commit adds to the hydration's progress: of a table its rows, of a log offsets or bytes.

@@ -1,6 +1,6 @@
 """What becomes of a range: committed, released, opened again, left out, or cut into others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -121,12 +121,12 @@ class Request:
     ) -> RangeRecord | None:
         """Return the range with its new attempt, or as it was reserved; ``None`` where it may not start.
 
-        ``ready``: whether the range before it is settled, which counts for one that goes in after it.
+        ``ready``: whether the range that it waits for is settled.
         """
         lease_until = now + timedelta(seconds=self.lease_seconds)
         if self._has_reserved(record, now):
             return replace(record, session_id=self.session_id or None, lease_until=lease_until)
-        if record.state is not RangeState.PLANNED or in_flight >= (1 if record.ordered else credits) or not ready:
+        if record.state is not RangeState.PLANNED or in_flight >= (1 if record.is_alone else credits) or not ready:
             return None
         attempt = record.attempt + 1
         return replace(
@@ -153,6 +153,17 @@ class Request:
 def settles(before: RangeState | None) -> bool:
     """Whether a range that goes in after another one in this state may begin; ``None``: there is none before it."""
     return before in (None, RangeState.COMMITTED, RangeState.REVOKED)
+
+
+LOOK_AHEAD = 100
+"""Planned ranges among which one is looked for that may begin, where those of several partitions go in side by side.
+
+It bounds by how many ranges one partition gets ahead of another one."""
+
+
+def find_ready(planned: Sequence[RangeRecord], states: Mapping[int, RangeState]) -> RangeRecord | None:
+    """Return the first planned range that may begin. ``states``: of the ranges that they wait for."""
+    return next((each for each in planned if each.waits_for is None or settles(states.get(each.waits_for))), None)
 
 
 def fits(*, reserved_bytes: int, request: Request) -> bool:

@@ -29,12 +29,15 @@ def admit_range(connection: Connection, before: Figures, request: attempts.Reque
     found = ranges.candidate(connection, figures, seq=request.seq)
     if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
         return None
-    ready = not found.range.ordered or attempts.settles(ranges.state_before(connection, found.range))
+    first = found.range.seq
+    if request.seq is None:
+        found = ranges.choose_ready(connection, figures, found)
+    ready = ranges.may_begin(connection, found.range)
     record = request.admit(found.range, in_flight=found.in_flight, credits=figures.credits, now=found.now, ready=ready)
     if record is None or (found.range.state is RangeState.PLANNED and not _has_room(connection, figures, request)):
         return None
     ranges.save(connection, record)
-    figures = hydrating.after_admission(figures, record.seq, first=request.seq is None)
+    figures = hydrating.after_admission(figures, record.seq, first=request.seq is None and record.seq == first)
     if figures.sampled_at is None:
         figures = taken(connection, figures, found.now)
     if found.range.state is RangeState.PLANNED:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.transitions import unknown_range
 from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions.range import LOOK_AHEAD, find_ready, settles
 from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, is_unsettled, range_
 from airflow_provider_backpressure.ledger.sql_types import utc_now
 
@@ -45,6 +46,16 @@ _NEXT = (
     _CANDIDATES.where(range_.c.seq >= sa.bindparam("next_seq"), is_in(RangeState.PLANNED))
     .order_by(range_.c.seq)
     .limit(1)
+)
+_AHEAD = (
+    sa.select(range_)
+    .where(
+        range_.c.plan_id == sa.bindparam("plan_id"),
+        range_.c.seq >= sa.bindparam("next_seq"),
+        is_in(RangeState.PLANNED),
+    )
+    .order_by(range_.c.seq)
+    .limit(LOOK_AHEAD)
 )
 _THIS = _CANDIDATES.where(range_.c.seq == sa.bindparam("seq"))
 _ONE = sa.select(range_, _NOW).where(range_.c.plan_id == sa.bindparam("plan_id"), range_.c.seq == sa.bindparam("seq"))
@@ -102,10 +113,27 @@ def candidate(connection: Connection, figures: Figures, *, seq: int | None) -> C
     return None if row is None else Candidate(range=_record(row), in_flight=row.in_flight, now=row.now)
 
 
-def state_before(connection: Connection, record: RangeRecord) -> RangeState | None:
-    """Return the state of the range before this one, ``None`` for the first."""
-    row = connection.execute(_ONE, {"plan_id": record.plan_id, "seq": record.seq - 1}).one_or_none()
-    return None if row is None else RangeState(row.state)
+def may_begin(connection: Connection, record: RangeRecord) -> bool:
+    """Whether the range that this one waits for is settled."""
+    if record.waits_for is None:
+        return True
+    row = connection.execute(_ONE, {"plan_id": record.plan_id, "seq": record.waits_for}).one_or_none()
+    return settles(None if row is None else RangeState(row.state))
+
+
+def choose_ready(connection: Connection, figures: Figures, first: Candidate) -> Candidate:
+    """Return the first planned range that may begin, in place of the first one of all; that one where none may.
+
+    Only of ranges that go in side by side others may begin before the first one.
+    """
+    if not first.range.is_side_by_side or may_begin(connection, first.range):
+        return first
+    rows = connection.execute(_AHEAD, {"plan_id": figures.plan_id, "next_seq": figures.next_seq})
+    planned = [record for record in map(_record, rows) if record.is_side_by_side]
+    waited = {record.waits_for for record in planned} - {None}
+    query = sa.select(range_.c.seq, range_.c.state).where(range_.c.plan_id == figures.plan_id, range_.c.seq.in_(waited))
+    states = {row.seq: RangeState(row.state) for row in connection.execute(query)}
+    return replace(first, range=find_ready(planned, states) or first.range)
 
 
 def one(connection: Connection, plan_id: str, seq: int) -> tuple[RangeRecord, datetime]:

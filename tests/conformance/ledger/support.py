@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from airflow_provider_backpressure.core.gate.hydration import Permit
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import pack_pieces, side_by_side
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger import models
@@ -134,6 +135,22 @@ def planned_log(ledger: Ledger, number: int, *, credits: int, ordered: bool, **p
     ]
     assert ledger.save_plan(hydration_id, made, ranges) == number
     return hydration_id, made.plan_id
+
+
+def planned_side_by_side(ledger: Ledger, lengths: Sequence[int], *, credits: int) -> tuple[str, str]:
+    """Register a hydration of partitions with so many ranges of ten offsets each; return both ids."""
+    hydration_id, made = register(ledger, credits=credits), make_plan(consistency=Consistency.OFFSETS)
+    whole = [OffsetBounds(pieces=((part, 0, number * 10),)) for part, number in enumerate(lengths)]
+    small = OffsetBounds(pieces=((len(lengths), 0, 10),))
+    given = [PlannedRange(seq=0, bounds=one, rows=one.offsets, bytes=1) for one in cut_each([*whole, small])]
+    assert ledger.save_plan(hydration_id, made, side_by_side(given)) == len(given)
+    return hydration_id, made.plan_id
+
+
+def cut_each(bounds: Sequence[OffsetBounds]) -> Iterator[OffsetBounds]:
+    """Yield pieces of ten offsets."""
+    for each in bounds:
+        yield from pack_pieces(each.pieces, offsets=10)
 
 
 def replan(ledger: Ledger, hydration_id: str, number: int = 10, **changes: Any) -> str:

@@ -19,6 +19,7 @@ from tests.conformance.ledger.support import (
     in_threads,
     planned,
     planned_log,
+    planned_side_by_side,
     register,
     replan,
     take,
@@ -238,6 +239,46 @@ def test_ranges_that_win_over_earlier_ones_go_one_after_another(ledger):
     commit(ledger, plan_id, 0, attempt=2)
     assert admit(ledger, hydration_id, seq=2) is None
     assert take(ledger, hydration_id, seq=1).seq == 1
+
+
+def test_ranges_of_different_partitions_go_side_by_side(ledger):
+    """Each when the one before it in its partition is in, whatever the others do; a failed one holds its own up."""
+    # Range 0 is of the short partition; 1, 3, 5, 6 are of partition 0, and 2, 4 of partition 1.
+    hydration_id, plan_id = planned_side_by_side(ledger, [4, 2], credits=4)
+    assert [take(ledger, hydration_id).seq for _ in range(3)] == [0, 1, 2]
+    assert admit(ledger, hydration_id) is None
+    assert admit(ledger, hydration_id, seq=3) is None
+    commit(ledger, plan_id, 2)
+    assert take(ledger, hydration_id).seq == 4, "the one before it is of partition 0, and not in"
+    commit(ledger, plan_id, 4)
+    assert admit(ledger, hydration_id) is None
+    ledger.release(plan_id, 1, attempt=1, error="broken", fail=True)
+    assert admit(ledger, hydration_id) is None
+    ledger.retry_failed(plan_id)
+    assert take(ledger, hydration_id).seq == 1
+    commit(ledger, plan_id, 1, attempt=2)
+    for seq in (3, 5, 6):
+        assert take(ledger, hydration_id).seq == seq
+        assert admit(ledger, hydration_id) is None
+        commit(ledger, plan_id, seq)
+    commit(ledger, plan_id, 0)
+    assert ledger.counts(plan_id).open == 0
+
+
+def test_credits_bound_the_ranges_that_go_side_by_side(ledger):
+    """A range that was passed over is admitted as soon as it may be."""
+    hydration_id, plan_id = planned_side_by_side(ledger, [3, 3, 3], credits=2)
+    assert [take(ledger, hydration_id).seq for _ in range(2)] == [0, 1]
+    assert admit(ledger, hydration_id) is None
+    commit(ledger, plan_id, 0)
+    assert take(ledger, hydration_id).seq == 2
+    commit(ledger, plan_id, 2)
+    assert take(ledger, hydration_id).seq == 3
+    commit(ledger, plan_id, 3)
+    # Range 4 waits for range 1, which is in flight; 5 is of the next partition.
+    assert take(ledger, hydration_id).seq == 5
+    commit(ledger, plan_id, 1)
+    assert take(ledger, hydration_id).seq == 4
 
 
 def test_other_ranges_of_a_log_go_side_by_side(ledger):

@@ -193,8 +193,13 @@ class LedgerModel(ModelReader, ModelSteering):
             candidate = self._tables.next_planned(figures) if seq is None else plan.get(seq)
             if figures.shut or candidate is None or not self._tables.take_turn(entry).granted:
                 return None
-            before = plan.get(candidate.seq - 1)
-            ready = not candidate.ordered or attempts.settles(before.state if before else None)
+            first = candidate.seq
+            if seq is None and candidate.is_side_by_side:
+                states = {each.seq: each.state for each in plan.values()}
+                planned = [each for _, each in sorted(plan.items()) if each.state is RangeState.PLANNED]
+                candidate = attempts.find_ready(planned[: attempts.LOOK_AHEAD], states) or candidate
+            before = plan.get(candidate.waits_for) if candidate.waits_for is not None else None
+            ready = attempts.settles(before.state if before else None)
             record = request.admit(
                 candidate, in_flight=len(entry.in_flight), credits=figures.credits, now=now, ready=ready
             )
@@ -203,7 +208,7 @@ class LedgerModel(ModelReader, ModelSteering):
             self._tables.put(entry, record)
             if figures.sampled_at is None:
                 figures = self._tables.sampled(entry, now)
-            after = hydrating.after_admission(figures, record.seq, first=seq is None)
+            after = hydrating.after_admission(figures, record.seq, first=seq is None and record.seq == first)
             if candidate.state is RangeState.PLANNED:
                 after = told.add(entry.figures, after, in_flight=1, seq=record.seq)
             self._tables.save(entry, after)

@@ -73,6 +73,9 @@ class KafkaSource(Declared):
     """Change events, which need ``mode="upsert"``: ``fields`` or ``value`` then says what their rows hold."""
     columns: tuple[str, ...] | None = None
     """Names of the columns that arrive, in their order; ``None`` for all. What is not named is not decoded."""
+    one_partition_per_key: bool = False
+    """Whether the records of each key by which rows are upserted are all in one partition, as Kafka's own partitioners
+    put them: then partitions are upserted side by side. Where it is not so, any of a key's partitions may win."""
     start: Start = EARLIEST
     """Where the first run begins: ``earliest``, ``latest``, an aware time (a datetime or ISO text), or offsets by
     partition, of which those not named begin at their earliest."""

@@ -113,7 +113,23 @@ class KafkaTopic:
             consistency=Consistency.OFFSETS,
             window=window.window(after),
             defaults=self._pinned[VALUE].defaults if VALUE in self._pinned else (),
+            side_by_side=self._may_go_side_by_side(now, last or LogWindow.from_window(previous)),
         )
+
+    def _may_go_side_by_side(self, now: Log, last: LogWindow | None) -> bool:
+        """Whether no key is in two partitions of what is read; a partition that was added takes keys from others.
+
+        ``last``: the window of the plan before.
+        """
+        grown = last is not None and last.topic == self._declared.topic and set(now.end) > set(last.end)
+        if self._declared.one_partition_per_key and grown:
+            log.warning(
+                "Topic %s has more partitions than before, so keys may have moved to others: this run upserts its "
+                "ranges one after another.",
+                self._declared.topic,
+            )
+            return False
+        return self._declared.one_partition_per_key
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:
         """See :meth:`..core.ports.Source.ranges`. Of offsets, each counted as a record."""
