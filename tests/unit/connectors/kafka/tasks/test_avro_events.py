@@ -75,12 +75,13 @@ def read(
     keyed: bool = True,
     row_key: tuple[str, ...] = (),
     format_: Avro = AVRO,
+    chosen: tuple[str, ...] | None = None,
     **settings: Any,
 ) -> pyarrow.RecordBatch:
     """Return the rows of records with their marks, as a plan reads them."""
     envelope_ = Debezium(**settings)
     declared = KafkaSource(
-        conn_id="c", topic="orders", value=format_, key=AVRO if keyed else "bytes", envelope=envelope_
+        conn_id="c", topic="orders", value=format_, key=AVRO if keyed else "bytes", envelope=envelope_, columns=chosen
     )
     value, key = pinned("value", *schemas, declared=format_, **settings), pinned("key", KEY, **settings)
     columns = columns_of(declared, to_columns(value), to_key(key) if keyed else None)
@@ -98,6 +99,25 @@ def read(
 def rows(batch: pyarrow.RecordBatch, *names: str) -> list[tuple[Any, ...]]:
     """Return columns and mark of each record."""
     return list(zip(*(batch.column(name).to_pylist() for name in (*names, TOMBSTONE)), strict=True))
+
+
+@pytest.mark.parametrize("chosen", [("name", "id"), ("offset", "id"), ("id",), ("timestamp",)])
+def test_what_is_not_chosen_is_neither_read_nor_missed(chosen: tuple[str, ...]) -> None:
+    """The key of a deleted row is, though its column does not arrive, and no value that the source did not log."""
+    unlogged = written(ENVELOPE, event("u", after={"id": 1, "name": MISSING if "name" not in chosen else "x"}))
+    sent = [Sent(unlogged, keyed=written(KEY, {"id": 1})), Sent(None, keyed=written(KEY, {"id": 2}), at=1)]
+    found = read(*sent, chosen=chosen, row_key=("id",))
+    expected = {
+        "id": [1, 2],
+        "name": ["x", None],
+        "offset": [0, 1],
+        "timestamp": [None, None],
+        "backpressure_partition": [3, 3],
+        "backpressure_offset": [0, 1],
+        TOMBSTONE: [False, True],
+    }
+    hidden = [name for name in ("backpressure_partition", "backpressure_offset") if name[13:] not in chosen]
+    assert found.to_pydict() == {name: expected[name] for name in (*chosen, *hidden, TOMBSTONE)}
 
 
 def keyed(number: int) -> bytes:
