@@ -144,7 +144,8 @@ def advance(course: Course | None, sight: Sight, *, least_seconds: float) -> Cou
         return Course(latest=sight, base=sight)
     if sight.at <= course.latest.at:
         return course
-    trouble = went_back(course.latest, sight)
+    # A source that is where it was may not have been asked again: what was committed meanwhile is no sign of trouble.
+    trouble = course.trouble if sight.known == course.latest.known else went_back(course.latest, sight)
     if trouble and sight.unit.is_log_of_server:
         return Course(latest=sight, base=sight, trouble=trouble)
     seconds = (sight.at - course.base.at).total_seconds()

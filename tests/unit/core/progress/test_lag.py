@@ -130,6 +130,19 @@ def test_a_source_with_less_than_was_committed_stays_in_trouble():
 
 
 @pytest.mark.statement("M10")
+def test_what_is_committed_beyond_the_last_look_at_the_source_is_no_trouble():
+    """M10: two tasks that end one after the other see what is committed, and ask the source no second time."""
+    first = sight(0, {"wal": 100}, {"wal": 50}, Unit.BYTES)
+    ended, verified = (sight(n, {"wal": 100}, {"wal": 150}, Unit.BYTES) for n in (1, 2))
+    course = followed(first, ended, verified)
+    assert (course.trouble, course.verdict) == ("", Verdict.CAUGHT_UP)
+    assert followed(first, ended, verified, sight(20, {"wal": 200}, {"wal": 150}, Unit.BYTES)).trouble == ""
+    assert "was committed up to" in followed(first, ended, sight(20, {"wal": 120}, {"wal": 150}, Unit.BYTES)).trouble
+    reset = sight(20, {"wal": 20}, {"wal": 150}, Unit.BYTES)
+    assert "was seen at" in followed(first, ended, reset, sight(21, {"wal": 20}, {"wal": 150}, Unit.BYTES)).trouble
+
+
+@pytest.mark.statement("M10")
 def test_a_truncated_topic_is_named_and_takes_nothing_from_the_other_partitions():
     """M10: the partition that went back counts nothing, the others go on."""
     course = followed(sight(0, {0: 100, 1: 100}, {0: 50, 1: 50}), sight(10, {0: 40, 1: 200}, {0: 50, 1: 60}))
