@@ -62,6 +62,7 @@ class Seen:
         row.get_by_role("link", name=target, exact=True).click()
         expect(self.tab.locator(".head .badge")).to_have_text(word, timeout=PATIENCE)
         expect(self.tab.get_by_role("main")).to_contain_text(note)
+        expect(self.tab.get_by_role("main")).not_to_contain_text("the server was restored")
         self.tab.screenshot(path=self.pictures / f"real-{word.lower()}-{state}.png")
 
 
