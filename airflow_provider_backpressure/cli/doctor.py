@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_provider_backpressure.cli.canary import check_pages
 from airflow_provider_backpressure.cli.command import FAILED, command, print_rows
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -205,6 +206,7 @@ def _every(args: Namespace) -> Iterator[Check]:
         yield from check_subjects(conn_id, subjects)
     for cluster in args.spark_conn_id or sorted({one.cluster for one in known}):
         yield from _run_checks(f"spark {cluster}", partial(_spark, cluster))
+        yield from _run_checks(f"logins on pages of {cluster}", partial(check_pages, cluster))
         for database in databases:
             yield from _run_checks(f"{database} from {cluster}", partial(_check_cluster, cluster, database))
 

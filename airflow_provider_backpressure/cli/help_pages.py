@@ -159,9 +159,10 @@ knee and the verdict.""",
     ),
     "doctor": Page(
         about="""\
-Checks the ledger and its rights, each database, each Spark cluster, and whether
-the executors reach the databases. Each problem comes with its remedy. Without
-connections it checks those of the hydrations in the ledger.""",
+Checks the ledger and its rights, each database, each Spark cluster, whether
+Spark's own pages show a login, and whether the executors reach the databases.
+Each problem comes with its remedy. Without connections it checks those of the
+hydrations in the ledger.""",
         examples=("doctor", "doctor --conn-id shop_db --conn-id warehouse --spark-conn-id spark_connect_default"),
         exits="0 no problem, 1 a problem, 2 usage error",
     ),

@@ -161,15 +161,13 @@ class ConnectRunner:
                 session.client.close()
 
     def memory(self) -> MemoryReading | None:
-        if self._memory is None:
-            try:
-                # Where the page is known it answers without a session: who only looks at the gate opens none.
-                page = ExecutorMemory(urls=[self._ui_url]) if self._ui_url else None
-                self._memory = page or self._on_session(self._executor_memory)
-            except RunnerUnavailable as error:
-                log.warning("The executors' memory is not known: %s", error)
-                return None
-        return self._memory.read()
+        found = self._find_memory()
+        return None if found is None else found.read()
+
+    def find_page(self) -> str | None:
+        """Return where Spark's REST interface shows this application; ``None`` where no page answers."""
+        found = self._find_memory()
+        return None if found is None else found.find_page()
 
     def close(self) -> None:
         """See :meth:`Runner.close`. Jobs of this session that still run are ended with it."""
@@ -180,6 +178,16 @@ class ConnectRunner:
         self._checks.close()
         self._ranges.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _find_memory(self) -> ExecutorMemory | None:
+        if self._memory is None:
+            try:
+                # Where the page is known it answers without a session: who only looks at the gate opens none.
+                page = ExecutorMemory(urls=[self._ui_url]) if self._ui_url else None
+                self._memory = page or self._on_session(self._executor_memory)
+            except RunnerUnavailable as error:
+                log.warning("The executors' memory is not known: %s", error)
+        return self._memory
 
     def _describe(self, read: ReadSpec, transform: Transform, session: SparkSession) -> tuple[Column, ...]:
         self._set_zone(session, transform)

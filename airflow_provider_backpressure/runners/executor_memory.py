@@ -136,12 +136,17 @@ def slots(executors: Iterable[Mapping[str, Any]], task_cpus: int = 1) -> int | N
     return cores // task_cpus or None
 
 
-def fetch_json(url: str) -> Any:
-    """Return the JSON of a page; ``OSError``, ``ValueError`` or ``HTTPException`` where there is none."""
+def fetch_text(url: str, *, seconds: float = HTTP_SECONDS) -> str:
+    """Return the text of a page; ``OSError``, ``ValueError`` or ``HTTPException`` where there is none."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url} is no address of a page.")
-    with urllib.request.urlopen(url, timeout=HTTP_SECONDS) as response:
-        return json.load(response)
+    with urllib.request.urlopen(url, timeout=seconds) as response:
+        return str(response.read(), "utf-8")
+
+
+def fetch_json(url: str) -> Any:
+    """Return the JSON of a page; errors as those of :func:`fetch_text`."""
+    return json.loads(fetch_text(url))
 
 
 class ExecutorMemory:
@@ -189,6 +194,13 @@ class ExecutorMemory:
             return self._ask(now)
         finally:
             self._asking.release()
+
+    def find_page(self) -> str | None:
+        """Return where the application's figures are, below Spark's REST interface; ``None`` where nothing answers."""
+        try:
+            return self._found()
+        except (OSError, ValueError, LookupError, HTTPException):
+            return None
 
     def _ask(self, now: float) -> MemoryReading | None:
         try:

@@ -1,5 +1,6 @@
 """Tables of the cluster's catalogs as sources, over a real Spark Connect server: Iceberg, Delta, MariaDB and Derby."""
 
+import json
 import signal
 import uuid
 from collections.abc import Iterator
@@ -7,10 +8,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 
+from airflow_provider_backpressure.cli import canary
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
@@ -18,7 +21,7 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.snapshot.bounds import NullBounds
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.exceptions import RunnerRefused, SourceRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import SparkSource
 from dev.downloads import Downloads, default_folder
@@ -366,6 +369,23 @@ def test_no_password_is_shown(
         assert not any(secret in each for each in kept)
         assert not any(secret.encode() in each for each in events)
         assert [path for path, page in pages.items() if secret in page] == []
+
+
+@pytest.mark.statement("X5")
+def test_doctor_looks_for_logins_on_the_pages(catalogs: Catalogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K5, X5: a canary goes with a job, and no page shows it; a statement that holds it is found."""
+    address = urlsplit(catalogs.url)
+    place = {"conn_type": "spark_connect", "host": address.hostname, "port": address.port}
+    monkeypatch.setenv("AIRFLOW_CONN_CATALOGS", json.dumps({**place, "extra": {"ui_url": catalogs.ui_url}}))
+    assert list(canary.check_pages("catalogs")) == [
+        f"A login that was sent with a job is on none of Spark's {len(canary.REST + canary.PAGES)} pages.",
+        "They show no login of the catalogs books, erp, lake, spark_catalog.",
+    ]
+    secret = canary.make_secret()
+    monkeypatch.setattr(canary, "make_secret", lambda: secret)
+    catalogs.run(f"SELECT '{secret}' AS password")
+    with pytest.raises(RunnerRefused, match=r"Spark shows the logins that jobs carry, on its pages .*sql"):
+        list(canary.check_pages("catalogs"))
 
 
 def read_pages(catalogs: Catalogs) -> dict[str, str]:

@@ -20,6 +20,7 @@ REGISTRIES = {
     "spark/registry.py",
     # Commands that look into a database itself, and those that set up a ledger in one.
     "cli/arguments.py",
+    "cli/canary.py",
     "cli/doctor.py",
     "cli/maintenance.py",
     "cli/setup.py",
