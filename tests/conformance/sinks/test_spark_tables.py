@@ -315,3 +315,28 @@ def test_partitioned_tables_are_written_and_others_refused_by_name(case: Case) -
     case.declared = type(case.declared)(table=table, spark_conn_id="spark", format=other)
     with opened(case) as sink, pytest.raises(BackpressureError, match=rf"{table} is "):
         sink.fit(case.columns, mode="append", key=())
+
+
+@pytest.mark.statement("K4")
+def test_mapped_columns_and_deletion_vectors_are_written(case: Case) -> None:
+    """K4: a table whose columns have other names in its files, and whose deletes are vectors beside them."""
+    assert isinstance(case, SparkTableCase)
+    session, table, format_ = spark_session(case.cluster.url), case.place["table"], case.place["format"]
+    properties = {
+        "delta": "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true'",
+        "iceberg": "'format-version' = '3', 'write.merge.mode' = 'merge-on-read'",
+    }[format_]
+    columns = "id BIGINT, other STRING"
+    session.sql(f"CREATE TABLE {table} ({columns}) USING {format_} TBLPROPERTIES ({properties})").collect()
+    session.sql(f"ALTER TABLE {table} RENAME COLUMN other TO name").collect()
+    begun = begin(case, mode="upsert")
+    begun.write(0)
+    case.write(begun.spec(1), batches(case, ids(0)[:3], word="new"))
+    found = sorted(map(tuple, session.sql(f"SELECT id, name FROM {table}").collect()))
+    assert found == expected(case, 0, word="new")[:3] + expected(case, 0)[3:]
+    if format_ == "iceberg":
+        kinds = {row[0] for row in session.sql(f"SELECT file_format FROM {table}.files WHERE content = 1").collect()}
+        assert kinds == {"PUFFIN"}
+    else:
+        (detail,) = session.sql(f"DESCRIBE DETAIL {table}").collect()
+        assert {"columnMapping", "deletionVectors"} <= set(detail["tableFeatures"])
