@@ -23,6 +23,8 @@ class Stage(StrEnum):
     """The transform alone: only in ledgers of earlier releases, which timed it by itself."""
     SINK = "sink"
     """The target, up to its commit."""
+    MAINTENANCE = "maintenance"
+    """The target behind some commits: its files are compacted, and old versions removed, under the same permit."""
 
 
 class State(StrEnum):

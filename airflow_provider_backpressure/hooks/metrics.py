@@ -70,11 +70,13 @@ def _flow(ledger: LedgerReader, hydration_id: str) -> dict[str, float | None]:
     found = unify_stages(ledger.flow(hydration_id, seconds=FLOW_SECONDS))
     read = found.get(Stage.READ_AND_TRANSFORM) or found.get(Stage.READ)
     stages = {Stage.ADMIT: found.get(Stage.ADMIT), Stage.READ: read, Stage.SINK: found.get(Stage.SINK)}
-    return {
+    shares = {
         f"{stage.value}_{state.value}": spent.share(state) if spent is not None and spent.seconds else None
         for stage, spent in stages.items()
         for state in State
     }
+    kept = found.get(Stage.MAINTENANCE)
+    return {**shares, "maintenance_busy": kept.share(State.BUSY) if kept is not None and kept.seconds else None}
 
 
 def _push(ledger: LedgerReader) -> dict[str, float | None]:

@@ -189,8 +189,14 @@ def _iceberg_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
 def _spark_table_sink(write: WriteSpec, identity: str) -> SinkDeclaration:
     from airflow_provider_backpressure.sinks import SparkTableSink
 
-    format_ = json.loads(write.plan_table)["format"]
-    return SparkTableSink(table=write.target, spark_conn_id=write.conn_id, format=format_, tasks=write.tasks)
+    place = json.loads(write.plan_table)
+    return SparkTableSink(
+        table=write.target,
+        spark_conn_id=write.conn_id,
+        format=place["format"],
+        tasks=write.tasks,
+        maintain_every=place.get("maintain_every", 0),
+    )
 
 
 SINKS: Mapping[str, Callable[[WriteSpec, str], SinkDeclaration]] = {

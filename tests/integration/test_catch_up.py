@@ -144,11 +144,11 @@ def test_a_writer_at_random_a_killed_lane_and_the_target_is_the_source_when_it_p
     watch.check(seconds=60)
 
 
-def killed_at(followed: Followed, folder: Path, step: Step) -> None:
-    """Let a lane of its own process die at a step, by a signal that nothing can catch."""
+def killed_at(followed: Followed, folder: Path, step: Step, number: int = 1) -> None:
+    """Let a lane of its own process die at a pass of a step, by a signal that nothing can catch."""
     points = folder / f"points-{uuid.uuid4().hex}"
     points.mkdir()
-    (points / "points").write_text(f"{step.value}=kill")
+    (points / "points").write_text(f"{step.value}=kill@{number}")
     assert followed.composed.process(folder, **{VARIABLE: str(points)}).wait(timeout=300) == -9
 
 

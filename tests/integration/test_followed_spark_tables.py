@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import Kind
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import COMPACTED, Kind, Note
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_changes
@@ -17,6 +18,8 @@ from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.progress.summary import held_back
+from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from tests import types_mysql
@@ -49,19 +52,24 @@ def followed(
     runner: ConnectRunner,
 ) -> FollowedTable:
     """``public.t`` into a new table of each format."""
-    into = lake_cluster.place(request.param, f"t_{uuid.uuid4().hex[:8]}")
+    into = lake_cluster.place(request.param, f"t_{uuid.uuid4().hex[:8]}", maintain_every=0)
     here = Composed(source=database, sink=database, ledger_url=ledger_url, remote=IN_PROCESS)
     return follow(here, lake_cluster, into, runner, logins)
 
 
-def check_commits(followed: FollowedTable) -> None:
-    """Fail where a window or a range was committed twice, by the notes of the table's own log."""
+def list_notes(followed: FollowedTable) -> list[Note]:
+    """Return the notes of the table's own log."""
     place = followed.composed.into
     with closing(SqlSession(replace(NOWHERE, password=followed.cluster.url))) as session:
         table: Any = open_table(session.get(), place["format"], place["table"])
         table.state()
         notes = table._notes if place["format"] == "iceberg" else [each.note for each in table._commits]
-    tokens = [note.token for note in notes if note is not None and note.kind is Kind.MARK]
+    return [note for note in notes if note is not None]
+
+
+def check_commits(followed: FollowedTable) -> None:
+    """Fail where a window or a range was committed twice."""
+    tokens = [note.token for note in list_notes(followed) if note.kind is Kind.MARK]
     assert tokens
     assert len(tokens) == len(set(tokens))
 
@@ -252,6 +260,114 @@ def test_a_late_window_is_refused(followed: FollowedTable, monkeypatch: pytest.M
     followed.drain()
     followed.finish()
     assert followed.differs() == (0, 0)
+
+
+def maintain(followed: FollowedTable, every: int) -> FollowedTable:
+    """Return the hydration with maintenance after so many windows, from its next run on."""
+    into = {**followed.composed.into, "maintain_every": every}
+    return replace(followed, composed=replace(followed.composed, into=into))
+
+
+def keep_nothing_old(followed: FollowedTable) -> None:
+    """Let the table's own properties ask for no old version at all."""
+    delta = followed.composed.into["format"] == "delta"
+    name = "delta.deletedFileRetentionDuration" if delta else "history.expire.max-snapshot-age-ms"
+    value = "interval 0 hours" if delta else "1"
+    with closing(SqlSession(replace(NOWHERE, password=followed.cluster.url))) as session:
+        table = followed.composed.into["table"]
+        session.get().sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{value}')").collect()
+
+
+def describe(followed: FollowedTable) -> tuple[int, int, set[str], dict[str, str]]:
+    """Return the numbers of files and of deletes of the present version, what is left of old ones, our properties.
+
+    What is left: files of the table's folder, or snapshots.
+    """
+    place = followed.composed.into
+    with closing(SqlSession(replace(NOWHERE, password=followed.cluster.url))) as session:
+        table: Any = open_table(session.get(), place["format"], place["table"])
+        properties = table.properties()
+        if place["format"] == "iceberg":
+            files = [row["content"] for row in table.sql(f"SELECT content FROM {table.quoted}.files")]
+            left = {str(row["snapshot_id"]) for row in table.sql(f"SELECT snapshot_id FROM {table.quoted}.snapshots")}
+            assert set(files) <= {0, 1}, "no equality deletes"
+            return files.count(0), files.count(1), left, properties
+    folder = followed.cluster.folder / "warehouse" / place["table"].rpartition(".")[2]
+    adds = DeltaTable(folder).get_add_actions(flatten=True)
+    vectors = [name for name in adds.schema.names if name.startswith("deletionVector")]
+    deletes = sum(row is not None for name in vectors[:1] for row in adds.column(name).to_pylist())
+    return adds.num_rows, deletes, {path.name for path in folder.glob("*.parquet")}, properties
+
+
+@pytest.mark.statement("K3", "X3")
+def test_a_table_is_compacted_and_its_old_versions_go_and_nothing_that_a_plan_needs(
+    followed: FollowedTable, tmp_path: Path
+) -> None:
+    """K3, X3: after every second window, in its attempt; then another run goes on without the ledger."""
+    followed.source(TABLE, FILL.format(60), "ANALYZE t")
+    followed.go()
+    keep_nothing_old(followed)
+    _, _, first, _ = describe(followed)
+    followed.source("UPDATE t SET v = 1 WHERE id <= 10", "DELETE FROM t WHERE id = 60")
+    followed.go()
+    files, deletes, before, properties = describe(followed)
+    assert files > 1
+    assert COMPACTED not in properties, "it is switched off"
+    followed = maintain(followed, 2)
+    followed.source("UPDATE t SET v = 2 WHERE id BETWEEN 5 AND 15")
+    followed.go()
+    assert followed.differs() == (0, 0)
+    files, deletes, left, properties = describe(followed)
+    assert (files, deletes) == (1, 0)
+    assert COMPACTED in properties
+    assert not first & left, "versions of the first run are kept"
+    if followed.composed.into["format"] == "iceberg":
+        ended = before - first
+        assert len(ended & left) == 1, "only the snapshot at the end of the run before is kept"
+        assert Kind.MARK in {note.kind for note in list_notes(followed)}
+    with followed.ports() as ports:
+        spent = ports.ledger.flow(ports.hydration.id, seconds=600)[Stage.MAINTENANCE]
+        assert spent.busy > 0.1
+        assert "maintenance" in held_back({Stage.MAINTENANCE: spent})
+    followed.source("UPDATE t SET id = id + 100 WHERE id = 3", "INSERT INTO t VALUES (500, 1, NULL, NULL)")
+    followed = followed.without_ledger(tmp_path)
+    followed.go()
+    followed.go()
+    assert followed.differs() == (0, 0)
+    check_commits(followed)
+
+
+@pytest.mark.statement("K3", "X1", "X2")
+@pytest.mark.fault(3)
+def test_a_lane_that_is_killed_in_the_maintenance_leaves_it_to_a_later_window(
+    followed: FollowedTable, tmp_path: Path
+) -> None:
+    """K3, X1, X2: between the compaction and the removal of old versions; then without the ledger."""
+    followed.source(TABLE, FILL.format(60), "ANALYZE t")
+    followed.go()
+    keep_nothing_old(followed)
+    followed.source("UPDATE t SET v = 1 WHERE id <= 10")
+    followed.go()
+    followed = maintain(followed, 2)
+    followed.source("UPDATE t SET v = 2 WHERE id <= 20", "DELETE FROM t WHERE id = 60")
+    followed.plan()
+    killed_at(followed, tmp_path, Step.AFTER_SINK_COMMIT, 2)
+    assert followed.differs() == (0, 0)
+    files, deletes, _, properties = describe(followed)
+    assert (files, deletes) == (1, 0)
+    assert COMPACTED not in properties
+    followed = followed.without_ledger(tmp_path)
+    assert followed.plan().verdict is Verdict.RESUMED
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+    followed.source("UPDATE t SET v = 3 WHERE id <= 30")
+    followed.go()
+    assert followed.differs() == (0, 0)
+    files, deletes, _, properties = describe(followed)
+    assert (files, deletes) == (1, 0)
+    assert COMPACTED in properties
+    check_commits(followed)
 
 
 @pytest.mark.statement("K2", "X2")

@@ -7,6 +7,9 @@ from typing import Any, Self
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet, is_gtid_set
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 
+LOG = "log"
+"""Kind of a piece of a log, in its JSON object."""
+
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LogPosition:
@@ -219,7 +222,7 @@ class LogBounds:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with its kind."""
-        return {"kind": "log", "stream": self.stream, "start": str(self.start), "end": str(self.end)}
+        return {"kind": LOG, "stream": self.stream, "start": str(self.start), "end": str(self.end)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ export async function draw(charts, course, one) {
 
 // A chart of each stage, below each other: the shares of each moment are piled up.
 function stages(lib, begin, course) {
-  const known = ["admit", "read", "read+transform", "transform", "sink"].filter((stage) => course.flow[stage]?.busy.some((value) => value !== null));
+  const known = ["admit", "read", "read+transform", "transform", "sink", "maintenance"].filter((stage) => course.flow[stage]?.busy.some((value) => value !== null));
   const names = known.length ? known : ["admit", "read", "sink"];
   const percent = (stage, state) => course.flow[stage][state].map((value) => (value === null ? null : value * 100));
   const place = begin("stages", course.flow_at.length === 0, names.map((stage) => ({ label: `${stage} busy, %`, values: percent(stage, "busy") })));

@@ -177,7 +177,7 @@ function answer(question) {
   };
 }
 
-const BOTTLENECKS = { admit: "the gate", read: "reading", "read+transform": "reading and the transform", transform: "the transform", sink: "the sink" };
+const BOTTLENECKS = { admit: "the gate", read: "reading", "read+transform": "reading and the transform", transform: "the transform", sink: "the sink", maintenance: "the maintenance of the target" };
 
 const OLD = 90; // seconds, after which a figure of the source carries its age
 const old = (one) => (one.lag_age_seconds > OLD ? `. As of ${duration(one.lag_age_seconds)} ago.` : "");

@@ -66,7 +66,8 @@ def test_every_figure_leaves_under_its_documented_name(world, statsd):
         sight = Sight(at=at, unit=Unit.OFFSETS, known={0: 100 * step}, committed={0: 10 * step}, working=True)
         course = known.record_sight(world.hydration.id, sight, least_seconds=5)
     known.record_memory(world.hydration.id, MemoryReading(used_bytes=600, limit_bytes=1000, age_seconds=0))
-    known.record_flow(world.hydration.id, worker="lane", times={Stage.SINK: StageTime(busy=3.0, idle=1.0)})
+    times = {Stage.SINK: StageTime(busy=3.0, idle=1.0), Stage.MAINTENANCE: StageTime(busy=1.0, idle=4.0)}
+    known.record_flow(world.hydration.id, worker="lane", times=times)
     known.keep_push("process", json.dumps(PushCounts().values()))
     metrics.send(known, world.hydration, course)
     after = received(statsd, "airflow.backpressure.sink.push_lost")
@@ -80,6 +81,7 @@ def test_every_figure_leaves_under_its_documented_name(world, statsd):
     values = {name.rpartition(".")[2]: value for name, value in after.items()}
     assert (values["upstream_rate"], values["process_rate"], values["lag"]) == ("10.0|g", "1.0|g", "270|g")
     assert (values["sink_busy"], values["sink_idle"], values["queue_position"]) == ("0.75|g", "0.25|g", "1|g")
+    assert values["maintenance_busy"] == "0.2|g"
     assert values["push_published"] == "0|g"
     assert (values["not_keeping_up"], values["memory_used"]) == ("1.0|g", "600|g")
 

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_backpressure.connectors.lake.markers import Holder
 from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_key, check_window
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
+    MAINTAIN_EVERY,
     MARKS,
     LogState,
     Note,
@@ -64,14 +65,19 @@ class SparkTableTarget(FilesTarget):
         format_: str | None,
         tasks: int,
         key: tuple[str, ...] | None = None,
+        maintain_every: int = 0,
     ) -> None:
-        """Connect to nothing yet. ``format_``: ``None`` where the table must be there already."""
+        """Connect to nothing yet. ``format_``: ``None`` where the table must be there already.
+
+        ``maintain_every``: windows of changes after which the table is maintained; 0 for never.
+        """
         self._session = session
         self._name = name
         self._conn_id = conn_id
         self._wanted = format_
         self._tasks = tasks
         self._key = key
+        self._maintain_every = maintain_every
         self._opened: SparkTable | None = None
         self._submitted: Submitted = lambda plan_id: None
         self.identity = f"spark://{session.address.removeprefix('sc://')}/{name}"
@@ -100,7 +106,13 @@ class SparkTableTarget(FilesTarget):
             columns=tuple(columns),
             mode=mode,
             key=by,
-            plan_table=json.dumps({"format": self._table.format, "follows": log is Log.CHANGES}),
+            plan_table=json.dumps(
+                {
+                    "format": self._table.format,
+                    "follows": log is Log.CHANGES,
+                    "maintain_every": self._maintain_every,
+                }
+            ),
             commit_table="",
             fence=self._name,
             tasks=self._tasks,
@@ -137,7 +149,8 @@ class SparkTableTarget(FilesTarget):
                 clears, began = _find_pending_clear(before), before.began
             elif clears and plan.consistency is not Consistency.CATCH_UP:
                 self._check_alone(before, clears)
-            state = self._take(Holder.create(plan, epoch, clears=clears, began=began), before)
+            about: dict[str, str | int] = {"clears": clears, "began": began, MAINTAIN_EVERY: self._maintain_every}
+            state = self._take(Holder.create(plan, epoch, **about), before)
             holder = state.holder
             if holder is None or holder.plan_id != plan.plan_id:
                 raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}: another plan took it.")

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.core.json_codec import from_dict
+from airflow_provider_backpressure.core.snapshot.bounds import LOG
 
 KEY = "backpressure"
 """Name of a note in the commit that carries it, and beginning of our table properties."""
@@ -17,6 +18,11 @@ PLAN, MARKS = f"{KEY}.plan", f"{KEY}.marks."
 """Properties with what outlives the log's own retention: the plan that holds the table, and the marks by plan."""
 HEAD = f"{KEY}.head"
 """Property with the version at which the last plan that ended has left the table, where a rollback keeps properties."""
+COMPACTED = f"{KEY}.compacted"
+"""Property with the time of the last window whose files were compacted, as its mark has it."""
+
+MAINTAIN_EVERY = "maintain_every"
+"""What a plan's note says of the maintenance: as the DAG declares it when that plan is made."""
 
 
 class Kind(StrEnum):
@@ -127,6 +133,8 @@ class LogState:
     """Those of them of which the log has no note any more."""
     cut_off: str = ""
     """The version at which the last plan that ended has left the table, where the present rows do not come from it."""
+    compacted: str = ""
+    """When the last window was committed whose files were compacted since; empty where none were."""
 
     @classmethod
     def read(
@@ -141,7 +149,7 @@ class LogState:
         """Put notes, in the log's order, and properties together. ``present``: ``None`` for the tokens of the notes."""
         notes = list(notes)
         tokens = {note.token for note in notes} if present is None else present
-        state = cls(present=tokens, lost=lost, cut_off=cut_off)
+        state = cls(present=tokens, lost=lost, cut_off=cut_off, compacted=properties.get(COMPACTED, ""))
         if PLAN in properties:
             state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
         for name, text in properties.items():
@@ -179,6 +187,23 @@ class LogState:
     def marks_of(self, plan_id: str) -> dict[str, Mark]:
         """Return a plan's marks by slice id."""
         return {slice_id: mark for (plan, slice_id), mark in self.marks.items() if plan == plan_id}
+
+    def list_uncompacted(self) -> list[str]:
+        """Return when the windows of changes were committed whose files were not compacted since, of all plans."""
+        windows = [mark.committed_at for mark in self.marks.values() if mark.bounds.get("kind") == LOG]
+        return sorted(at for at in windows if at > self.compacted)
+
+    def admits(self, note: Note) -> bool:
+        """Whether a slice's rows, or the delete of a plan's beginning, may still go in on top of this state.
+
+        The note's token alone does not say so for ever: the table may have forgotten those of earlier plans.
+        """
+        holder = self.holder
+        if note.token in self.present or holder is None or holder.plan_id != note.about["plan_id"]:
+            return False
+        if note.kind is not Kind.MARK:
+            return self.settled < holder.epoch
+        return holder.epoch == note.about["epoch"] and self.find(holder.plan_id, note.about["slice_id"]) is None
 
     def list_revoked(self, plan_id: str) -> dict[str, Mapping[str, Any]]:
         """Return the slices of a plan that are revoked for good, as their fences have them."""

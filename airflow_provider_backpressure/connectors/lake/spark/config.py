@@ -43,14 +43,18 @@ class SparkTableSink(Declared):
     """Names of the columns that ``upsert`` goes by; ``None`` for the source's key."""
     tasks: int = 1
     """Tasks that read one range side by side, each over a connection of its own."""
+    maintain_every: int = 20
+    """Windows of changes after which files are compacted and old versions removed; 0: never."""
 
     def __post_init__(self) -> None:
-        """Refuse another format, and a number of tasks or a key that cannot be meant."""
+        """Refuse another format, and numbers or a key that cannot be meant."""
         object.__setattr__(self, "key", taken_key(self.key, "SparkTableSink.key"))
         if self.format is not None and self.format not in FORMATS and "{{" not in self.format:
             raise InvalidDeclaration(f"SparkTableSink.format must be {' or '.join(FORMATS)}, not {self.format!r}.")
         if not 1 <= self.tasks <= MOST_TASKS:
             raise InvalidDeclaration(f"SparkTableSink.tasks must be from 1 to {MOST_TASKS}, not {self.tasks}.")
+        if self.maintain_every < 0:
+            raise InvalidDeclaration(f"SparkTableSink.maintain_every must not be negative: {self.maintain_every}.")
 
     @property
     def conn_id(self) -> str:
@@ -71,4 +75,5 @@ class SparkTableSink(Declared):
             format_=self.format,
             tasks=self.tasks,
             key=self.key,
+            maintain_every=self.maintain_every,
         )

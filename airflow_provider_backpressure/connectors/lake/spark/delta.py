@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
@@ -27,6 +28,8 @@ _SETTINGS = (
     "spark.databricks.delta.write.txnVersion",
     "spark.databricks.delta.commitInfo.userMetadata",
 )
+LISTING, LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism", 32
+"""Setting of a session, and its value where a table's folders are listed."""
 TRIES = 12
 """Times that a merge is made again where others change the same files before it."""
 MARGIN = 8
@@ -155,6 +158,20 @@ class DeltaTable(SparkTable):
 
     def tidy(self) -> None:
         """See :meth:`SparkTable.tidy`. Files that no commit names go with a VACUUM."""
+
+    def compact(self) -> None:
+        """See :meth:`SparkTable.compact`. Its commit changes no data, and conflicts with none that adds rows."""
+        self.sql(f"OPTIMIZE {self.quoted}")
+
+    def remove_old_versions(self) -> None:
+        """See :meth:`SparkTable.remove_old_versions`. Files go, by ``delta.deletedFileRetentionDuration``.
+
+        What we need is in the log, which keeps its commits for a time of its own. A table's folders are listed by as
+        many tasks as a setting of the session says, 10,000 unless set: minutes for a small table.
+        """
+        with clone_session(self.session) as session:
+            session.conf.set(LISTING, str(LISTING_TASKS))
+            session.sql(f"VACUUM {self.quoted}").collect()
 
     def _history(self, most: int) -> list[Any]:
         history = self.session.sql(f"DESCRIBE HISTORY {self.quoted} LIMIT {most}")

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.errors import PySparkException
@@ -34,6 +35,8 @@ CURRENT = "current-snapshot-id"
 _BRANCH = re.compile(f"{KEY}_[0-9a-f]{{13}}")
 """Name of a branch that an execution writes to."""
 EXTENSIONS = "IcebergSparkSessionExtensions"
+MAX_AGE, MAX_AGE_DEFAULT = "history.expire.max-snapshot-age-ms", 5 * 24 * 3600 * 1000
+"""Property that says how long snapshots are kept, in milliseconds, and what the connector takes without it."""
 TRIES = 12
 """Times that a commit of metadata is repeated where others come before it, beside the table's own retries."""
 _OVERTAKEN = ("CommitFailedException", "CommitStateUnknownException")
@@ -151,8 +154,12 @@ class IcebergTable(SparkTable):
         self.refresh()
         self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH `{branch}`")
         fork = self._find_head(branch)
-        before = _list_ancestors(fork, self._list_snapshots())
+        before = _list_ancestors(fork, snapshots := self._list_snapshots())
         if any(note.token in (summary.get(WAP), summary.get(PUBLISHED)) for summary in before):
+            return
+        # Properties are read behind the snapshots: what was expired by then had been kept in one before.
+        notes = [found for each in before if _is_ours(each) and (found := _find_note(each, snapshots)) is not None]
+        if not LogState.read(notes, self.properties()).admits(note):
             return
         self.sql(statement)
         head = self._find_head(branch)
@@ -186,6 +193,33 @@ class IcebergTable(SparkTable):
         names = [row["name"] for row in self.sql(f"SELECT name FROM {self.quoted}.refs")]  # noqa: S608
         for name in filter(_BRANCH.fullmatch, names):
             self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{name}`")
+
+    def compact(self) -> None:
+        """See :meth:`SparkTable.compact`. Files of deletes that apply to no file any more go too."""
+        options = "map('min-input-files', '2', 'remove-dangling-deletes', 'true')"
+        self.refresh()
+        self.sql(f"CALL {self._procedures}.rewrite_data_files(table => '{self.quoted}', options => {options})")
+        if self.all_properties().get("format-version") == "2":
+            self.sql(f"CALL {self._procedures}.rewrite_position_delete_files(table => '{self.quoted}')")
+
+    def remove_old_versions(self) -> None:
+        """See :meth:`SparkTable.remove_old_versions`. Before the first plan has ended nothing is removed."""
+        self.refresh()
+        properties, snapshots = self.all_properties(), self._list_snapshots()
+        left = properties.get(HEAD, "").partition("@")[0]
+        needed = find_oldest_needed(properties.get(CURRENT, ""), left, snapshots)
+        if needed is None:
+            return
+        age = f"SELECT unix_millis(now()), max_snapshot_age_in_ms FROM {self.quoted}.refs WHERE name = 'main'"  # noqa: S608
+        ((now, own),) = self.sql(age)
+        if own is not None and now - own > needed:
+            # An age of the branch itself counts more than what is asked for, and what is needed would go.
+            return
+        bound = min(now - int(properties.get(MAX_AGE, MAX_AGE_DEFAULT)), needed)
+        before = datetime.fromtimestamp(bound / 1000, UTC).isoformat(" ", "milliseconds")
+        self.sql(
+            f"CALL {self._procedures}.expire_snapshots(table => '{self.quoted}', older_than => TIMESTAMP '{before}')"
+        )
 
     def refresh(self) -> None:
         """Let the session forget what its catalog has cached of the table."""
@@ -268,6 +302,23 @@ def _list_ancestors(head: str, snapshots: Mapping[str, Any]) -> list[Any]:
         found.append(snapshots[head]["summary"])
         head = str(snapshots[head]["parent_id"])
     return found[::-1]
+
+
+def find_oldest_needed(head: str, left: str, snapshots: Mapping[str, Any]) -> int | None:
+    """Return when the oldest snapshot was committed that is still needed, in milliseconds.
+
+    Needed are ``left``, at which the last plan has left the table, all from there up to ``head``, and their origins.
+    ``None`` where ``head`` does not come from ``left``.
+    """
+    times = list[int]()
+    while head in snapshots:
+        row = snapshots[head]
+        origin = snapshots.get(row["summary"].get(SOURCE, ""), row)
+        times += [int(row["at"]), int(origin["at"])]
+        if head == left:
+            return min(times)
+        head = str(row["parent_id"])
+    return None
 
 
 def _find_token(summary: Mapping[str, str]) -> str:

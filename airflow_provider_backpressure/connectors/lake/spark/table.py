@@ -107,7 +107,7 @@ class SparkTable(ABC):
         return {row["key"]: row["value"] for row in self.sql(f"SHOW TBLPROPERTIES {self.quoted}")}
 
     def keep(self, properties: Mapping[str, str]) -> None:
-        """Set table properties; their values need no quotes, see :func:`.notes.pack`."""
+        """Set table properties; their values need no quotes, see :func:`.commit_notes.pack`."""
         pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         self.sql(f"ALTER TABLE {self.quoted} SET TBLPROPERTIES ({pairs})")
 
@@ -204,6 +204,20 @@ class SparkTable(ABC):
     @abstractmethod
     def tidy(self) -> None:
         """Remove what attempts that died have left behind and the table's own maintenance would keep."""
+        ...
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Write small files, and those that many rows were deleted of, again as large ones; no row changes."""
+        ...
+
+    @abstractmethod
+    def remove_old_versions(self) -> None:
+        """Remove versions, and files of theirs alone, that are older than the table's properties want them to be kept.
+
+        None goes that a plan needs: neither a commit of the plan that holds the table, nor the version at which the
+        plan before it has left the table.
+        """
         ...
 
     @abstractmethod

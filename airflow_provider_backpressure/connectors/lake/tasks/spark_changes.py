@@ -7,8 +7,9 @@ the end of the last window that has a mark.
 import json
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     unpack_xids,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.change_merge import UNKNOWN, ChangeFold, list_keys, quote
+from airflow_provider_backpressure.connectors.lake.tasks.spark_maintenance import maintain
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     END,
     RUN,
@@ -79,7 +81,7 @@ def run_window(
 ) -> RangeResult:
     """Apply a window exactly once. Runs where the lane does; errors as those of a range, and ``LogLost``."""
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
-    attempt = Attempt.create(spec, spec.slices[0])
+    attempt, began = Attempt.create(spec, spec.slices[0]), time.perf_counter()
     window = _Window(session=session, spec=spec, source=source, profile=profile, attempt=attempt)
     with translate_refusals(table.name):
         found = _find_mark(table, spec, attempt)
@@ -96,7 +98,9 @@ def run_window(
                 table, attempt, partial(_publish, table, mark, rows, fold)
             )
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
-    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(make_result(found, attempt),))
+    times = maintain(table, attempt.tag, began=began)
+    result = replace(make_result(found, attempt), times=times)
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(result,))
 
 
 def _publish(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold) -> None:
@@ -106,7 +110,8 @@ def _publish(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold)
         table.publish(note)
         return
     table.merge(note, rows, fold.make_merge)
-    if table.state().find(mark.plan_id, mark.slice_id) is None:
+    # Where it is not admitted the mark is there, or this is a late attempt, which has to leave the table alone.
+    if table.state().admits(note):
         log.info("Nothing was to be changed in %s by the window %s.", table.name, mark.slice_id)
         table.publish(note)
 

@@ -1,11 +1,13 @@
 """What the notes in a table's log say together: who holds it, what is committed, what must still be fenced."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
+    COMPACTED,
     MARKS,
     PLAN,
     LogState,
@@ -18,6 +20,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_settling,
     pack_state,
 )
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 
 
 def holder(plan_id: str, epoch: int, *, began: int | None = None) -> Holder:
@@ -142,3 +145,43 @@ def test_without_a_ledger_every_slice_of_a_plan_may_have_been_submitted() -> Non
     """Where nobody says what was submitted, as many slices are fenced as the plan has."""
     assert list_slices(holder("p1", 1), ["3.0"]) == ["3.0"]
     assert list_slices(holder("p1", 1), None) == []
+
+
+def window(number: int, plan_id: str = "p1") -> Mark:
+    """The mark of a window of changes that was committed at that second."""
+    piece = replace(
+        attempt(f"{number}.0", plan_id=plan_id),
+        bounds=LogBounds(stream="s", start=at(number), end=at(number + 1)).to_json(),
+    )
+    return replace(
+        Mark.made(piece, rows=10, bytes=80, checksum="values-xxh3:0", files=()),
+        committed_at=f"2026-01-01T00:00:{number:02}+00:00",
+    )
+
+
+def at(position: int) -> LogPosition:
+    return LogPosition(at=position, text=f"0/{position}")
+
+
+@pytest.mark.statement("K3")
+def test_windows_are_counted_over_all_plans_since_the_last_compaction() -> None:
+    """K3: ranges are not, though they are marked alike."""
+    notes = [note_of_mark(each) for each in (mark(), window(1), window(2), window(3, "p2"))]
+    times = [each.committed_at for each in (window(1), window(2), window(3))]
+    assert LogState.read(notes, {}).list_uncompacted() == times
+    assert LogState.read(notes, {COMPACTED: times[1]}).list_uncompacted() == times[2:]
+    kept = pack_state(LogState.read(notes, {}), "p1")
+    assert LogState.read(notes[3:], {**kept, COMPACTED: times[0]}).list_uncompacted() == times[1:]
+
+
+@pytest.mark.statement("K3", "X1")
+def test_a_commit_whose_token_is_forgotten_goes_in_only_for_the_plan_that_holds_the_table() -> None:
+    """K3, X1: where a slice has no mark under the present epoch, and for a delete before the epoch is settled."""
+    taken = [note_of_plan(holder("p1", 1), settled=False), note_of_plan(holder("p2", 2), settled=False)]
+    state = LogState.read([*taken, note_of_mark(window(7, "p2"))], {})
+    admitted = [mark(plan_id="p2", epoch=2), mark(plan_id="p2", epoch=1), mark(plan_id="p1"), window(7, "p2")]
+    assert [state.admits(note_of_mark(each)) for each in admitted] == [True, False, False, False]
+    assert [state.admits(note_of_clearing(plan)) for plan in ("p1", "p2")] == [False, True]
+    settled = LogState.read([*taken, note_of_settling(holder("p2", 2))], {})
+    assert not settled.admits(note_of_clearing("p2")), "a late planner would delete what the plan has written"
+    assert not LogState().admits(note_of_mark(mark()))

@@ -27,6 +27,7 @@ def declare(**values: Any) -> SparkTableSink:
     [
         ({"format": "hudi"}, "SparkTableSink.format must be delta or iceberg, not 'hudi'."),
         ({"tasks": 0}, "SparkTableSink.tasks must be from 1 to 64, not 0."),
+        ({"maintain_every": -1}, "SparkTableSink.maintain_every must not be negative: -1."),
     ],
 )
 def test_what_cannot_be_meant_is_refused_as_the_dag_is_parsed(values: dict[str, Any], sentence: str) -> None:

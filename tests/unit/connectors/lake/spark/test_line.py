@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.spark.iceberg import Line
+from airflow_provider_backpressure.connectors.lake.spark.iceberg import Line, find_oldest_needed
 
 pytestmark = pytest.mark.statement("X3")
 
@@ -39,3 +39,19 @@ def test_a_table_whose_older_snapshots_were_expired_does() -> None:
     """X3: the first one that is expired is still named by the one on top of it; behind that, nobody knows."""
     assert Line.read("3", snapshots((3, 2))).comes_from("2@2000")
     assert Line.read("4", snapshots((4, 3))).comes_from("2@2000")
+
+
+def test_what_the_last_plan_left_and_all_behind_it_is_needed() -> None:
+    """K3: with the origin of each, which is not among the snapshots that the present one comes from."""
+    rows = snapshots((1, None), (2, 1), (3, 2), (4, 3))
+    for row in rows.values():
+        row["summary"] = {}
+    assert find_oldest_needed("4", "2", rows) == 2000
+    assert find_oldest_needed("4", "4", rows) == 4000
+    rows["4"]["summary"] = {"source-snapshot-id": "9"}
+    assert find_oldest_needed("4", "3", rows) == 3000, "its origin was expired before"
+    rows["9"] = {"parent_id": 2, "at": 1500, "summary": {}}
+    assert find_oldest_needed("4", "3", rows) == 1500
+    assert find_oldest_needed("4", "", rows) is None, "no plan has ended yet"
+    assert find_oldest_needed("4", "7", rows) is None
+    assert find_oldest_needed("none", "4", rows) is None
