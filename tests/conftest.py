@@ -161,7 +161,8 @@ def connect(services: Services) -> Server:
 @pytest.fixture(scope="session")
 def lake_cluster(services: Services) -> "Cluster":
     """A real Spark Connect server with the connectors of Delta and Iceberg."""
-    from tests.support.lakes import Cluster, make_connector_conf
+    from dev.lake_connectors import make_connector_conf
+    from tests.support.lakes import Cluster
 
     folder, name = services.guest("lakes"), "connect:lakes"
     server = services.up(name, jars=(), driver_memory="1500m", spark_conf=make_connector_conf(folder))[name]

@@ -1,17 +1,21 @@
-"""Spark's own connectors write the table: lane, worker, executor and driver die around the commit of its log."""
+"""Spark's own connectors write or read the table: lane, worker, executor and driver die around the commits."""
 
 import os
 import signal
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from airflow_provider_backpressure.core.planning.results import Planned
+from dev.lake_connectors import make_connector_conf
 from tests.chaos import oracle
 from tests.chaos.conftest import QUICK, SPECULATION
 from tests.chaos.lives import SECONDS, Lives, living
@@ -31,6 +35,12 @@ CELLS = [
     (Victim.WORKER, IN_COPY),
 ]
 """The lane commits, so a worker and an executor hold something of a range only while it is read."""
+SOURCE_CELLS = [
+    *((Victim.LANE, step) for step in (Step.AFTER_SUBMIT, BEFORE, AFTER)),
+    *((Victim.DRIVER, step) for step in (IN_COPY, BEFORE, AFTER)),
+    *((Victim.WORKER, step) for step in (IN_COPY, BEFORE, AFTER)),
+]
+"""A task reads the table and commits to PostgreSQL."""
 MODES = [
     *(("append", *cell) for cell in CELLS),
     *(("upsert", victim, AFTER) for victim in (Victim.LANE, Victim.DRIVER)),
@@ -46,7 +56,7 @@ def catalog(stage: Stage) -> Path:
 @pytest.fixture(scope="module")
 def local(stage: Stage, catalog: Path) -> Iterator[Stage]:
     """A server with the connectors, whose executor is in its own process."""
-    name, conf = "connect:chaos-lakes", lakes.make_connector_conf(catalog, survives=True)
+    name, conf = "connect:chaos-lakes", make_connector_conf(catalog, survives=True)
     options = {"master": "local[4,4]", "driver_memory": "1500m"}
     stage.services.up(name, jars=(), spark_conf={**QUICK, **conf}, **options)
     yield stage.on(name)
@@ -56,7 +66,7 @@ def local(stage: Stage, catalog: Path) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def machines(stage: Stage, catalog: Path) -> Iterator[Stage]:
     """A server with the connectors on two machines, which starts a twin of each task that takes long."""
-    name, conf = "connect:cluster-lakes", lakes.make_connector_conf(catalog)
+    name, conf = "connect:cluster-lakes", make_connector_conf(catalog)
     options = {"master": "standalone", "workers": 2, "worker_cores": 2, "worker_memory": "700m", "apart": True}
     stage.services.up(name, jars=(), spark_conf={**QUICK, **SPECULATION, **conf}, **options)
     yield stage.on(name, speculates=True)
@@ -189,3 +199,62 @@ def test_two_executions_of_a_task_write_its_rows_once(
         return
     assert lakes.rows(composed.into) == run(machines.source, f"SELECT * FROM t{DRAW.rows} ORDER BY id")
     oracle.check_lake(composed, planned)
+
+
+def compose_source(stage: Stage, catalog: Path, format_: str) -> Composed:
+    """Return a hydration from a new table of a format, with the rows of the source's own, into PostgreSQL."""
+    composed = stage.hydration(DRAW)
+    cluster = lakes.Cluster(url=composed.remote, ui_url=composed.ui_url or "", folder=catalog)
+    table, at = cluster.place(format_, f"s_{uuid.uuid4().hex[:8]}")["table"], replace(NOWHERE, password=composed.remote)
+    rows = f"SELECT id, repeat(md5(CAST(id AS STRING)), 3) AS body FROM range(1, {DRAW.rows + 1})"
+    with closing(SqlSession(at)) as session:
+        session.get().sql(f"CREATE TABLE {table} USING {format_} AS {rows}").collect()
+    return replace(
+        composed,
+        kind="spark_catalog",
+        table=table,
+        source=replace(at, conn_id="source"),
+        reading={"split_column": "id"},
+    )
+
+
+def check_source(stage: Stage, composed: Composed, planned: Planned, flying: set[str]) -> None:
+    """Check rows, markers, credits and connections against the PostgreSQL table that has the same rows."""
+    oracle.check(stage, replace(composed, source=stage.source, table=f"public.t{DRAW.rows}"), planned, flying=flying)
+
+
+@pytest.mark.statement("K5", "X1", "X2")
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+@pytest.mark.parametrize(("victim", "step"), SOURCE_CELLS)
+@pytest.mark.fault(3, 4, 5)
+def test_whoever_is_killed_every_row_of_a_catalog_arrives_once(
+    local: Stage, catalog: Path, victim: Victim, step: Step, format_: str, folder: Path
+) -> None:
+    """K5, X1, X2: from the planned version of the table, and nothing that was committed is read again."""
+    composed = compose_source(local, catalog, format_)
+    planned = local.plan(composed)
+    local.arm(step, Action.WAIT, DRAW.number)
+    with living(local, composed, folder) as lives:
+        held = lives.reached(step, DRAW.number)
+        flying = oracle.in_flight(local.journal())
+        strike(lives, victim, held)
+        lives.to_the_end()
+    check_source(local, composed, planned, flying)
+
+
+@pytest.mark.statement("K5", "X1", "X2")
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+@pytest.mark.fault(5)
+def test_an_executor_that_reads_a_catalog_is_killed(machines: Stage, catalog: Path, format_: str, folder: Path) -> None:
+    """K5, X1, X2: before its commit; Spark runs the task on the other machine."""
+    composed = compose_source(machines, catalog, format_)
+    planned = machines.plan(composed)
+    machines.arm(BEFORE, Action.WAIT, DRAW.number)
+    with living(machines, composed, folder) as lives:
+        held = lives.reached(BEFORE, DRAW.number)
+        flying = oracle.in_flight(machines.journal())
+        machines.kill(Victim.EXECUTOR, held)
+        machines.disarm()
+        lives.to_the_end()
+        assert lives.number == 1, "an executor that is lost ends no lane"
+    check_source(machines, composed, planned, flying)

@@ -25,6 +25,7 @@ from airflow_provider_backpressure.exceptions import RunnerRefused, SourceRefuse
 from airflow_provider_backpressure.runners.connect import ConnectRunner
 from airflow_provider_backpressure.sources import SparkSource
 from dev.downloads import Downloads, default_folder
+from dev.lake_connectors import make_connector_conf
 from dev.services import Services
 from tests.integration.test_tls import everything_in
 from tests.support import lakes, mysql
@@ -79,7 +80,7 @@ def catalogs(services: Services, mariadb: Endpoint) -> Iterator[Catalogs]:
 def make_conf(folder: Path, erp: Endpoint) -> dict[str, str]:
     """Return the server's settings."""
     jdbc = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
-    conf = lakes.make_connector_conf(folder)
+    conf = make_connector_conf(folder)
     jars = [str(file) for file in Downloads(folder=default_folder()).group("jars-mysql")]
     paths = {f"spark.{side}.extraClassPath" for side in ("driver", "executor")}
     return {

@@ -12,7 +12,6 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, SparkTableSink
-from dev.downloads import Downloads, default_folder
 
 KINDS = ("delta", "iceberg", "parquet")
 SPARK_TABLE = "spark_table"
@@ -50,38 +49,6 @@ class Cluster:
     def _load(self, place: dict[str, Any]) -> StaticTable:
         name = place["table"].rpartition(".")[2]
         return StaticTable.from_metadata(f"file://{self.folder}/iceberg/raw/{name}")
-
-
-def make_connector_conf(folder: Path, *, survives: bool = False) -> dict[str, str]:
-    """Return the settings of a server with both connectors, whose tables are in a folder.
-
-    ``survives``: whether the catalog of Delta's tables outlives the server; it costs the start some seconds.
-    """
-    (folder / "iceberg" / "raw").mkdir(parents=True, exist_ok=True)
-    extensions = (
-        "io.delta.sql.DeltaSparkSessionExtension",
-        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    )
-    # As jars of the session they would be copied, 60 MB of them, before the server answers.
-    downloads = Downloads(folder=default_folder())
-    jars = [str(file) for group in ("jars-delta", "jars-iceberg") for file in downloads.group(group)]
-    conf = {
-        "spark.sql.extensions": ",".join(extensions),
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
-        "spark.sql.catalog.lake.warehouse": str(folder / "iceberg"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        # Two cores: what Delta reads of its own log is small.
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.driver.extraClassPath": ":".join(jars),
-        "spark.executor.extraClassPath": ":".join(jars),
-    }
-    if survives:
-        metastore = f"jdbc:derby:;databaseName={folder / 'metastore'};create=true"
-        conf |= {"spark.sql.catalogImplementation": "hive", "spark.hadoop.javax.jdo.option.ConnectionURL": metastore}
-    return conf
 
 
 def place(kind: str, folder: Path) -> dict[str, Any]:
