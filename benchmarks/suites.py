@@ -43,6 +43,13 @@ def _memory(rows: int) -> list[str]:
     return ["--rows", *map(str, (rows // 5, rows, rows * 3))]
 
 
+def _lakes(rows: int) -> list[str]:
+    """Return the options that take a fifth of the rows, a quarter of them in a window, and the small windows."""
+    own = max(rows // 5, 2_000)
+    small = ["--small", "50" if rows >= ROWS else "6", "--few", str(own // 200)]
+    return ["--rows", str(own), "--windows", "3" if rows >= ROWS else "1", "--changes", str(own // 4), *small]
+
+
 def _scaled(option: str, share: float, least: int) -> Callable[[int], list[str]]:
     """Return the option that takes a part of the rows, but not less than so many."""
     return lambda rows: [option, str(max(int(rows * share), least))]
@@ -140,6 +147,12 @@ SUITES = (
         about="changes of eight tables: by one log, by a log for each, by PostgreSQL's own replication",
         minutes=10,
         options=_scaled("--changes", 0.03, 5_000),
+    ),
+    Suite(
+        name="lakes",
+        about="PostgreSQL to Iceberg and Delta by Spark: appends, windows of changes, files and scans after them",
+        minutes=60,
+        options=_lakes,
     ),
     Suite(
         name="push",
