@@ -160,7 +160,7 @@ def run_on_frame(
     profile: "ResourceProfile | None",
 ) -> RangeResult:
     """Run a range whose rows Spark's own connector writes: its tasks only read. Returns when it is committed."""
-    run_range = task_module(spec.write.kind, SPARK_WRITTEN).run_range
+    run_range = task_module(spec.write.kind, "spark_records" if spec.write.ordered else SPARK_WRITTEN).run_range
     pieces = spec.pieces or spec.slices
     if spec.transform is not None or spec.read.kind == SPARK_READ:
 

@@ -226,14 +226,14 @@ def test_a_late_window_is_refused(followed: FollowedTable, monkeypatch: pytest.M
     """K2, X1: a lane wakes up before its commit when its window is in, and another when its plan has a newer epoch."""
     followed.source(TABLE, FILL.format(100), "ANALYZE t")
     followed.go()
-    publish = spark_changes._publish
+    publish = spark_changes.publish_changes
     held: list[Any] = []
 
     def hold(*arguments: Any) -> None:
         held.append(arguments)
         publish(*arguments)
 
-    monkeypatch.setattr(spark_changes, "_publish", hold)
+    monkeypatch.setattr(spark_changes, "publish_changes", hold)
     followed.source("UPDATE t SET v = 1", "DELETE FROM t WHERE id = 1")
     followed.go()
     followed.source("UPDATE t SET v = 2", "INSERT INTO t VALUES (1, 2, NULL, 'back')")
@@ -248,7 +248,7 @@ def test_a_late_window_is_refused(followed: FollowedTable, monkeypatch: pytest.M
             ports.sink.renew(ports.plan.plan_id)
         publish(*arguments)
 
-    monkeypatch.setattr(spark_changes, "_publish", overtake)
+    monkeypatch.setattr(spark_changes, "publish_changes", overtake)
     followed.source("UPDATE t SET v = 3")
     before = followed.rows()
     followed.plan()

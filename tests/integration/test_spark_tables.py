@@ -1,18 +1,27 @@
 """PostgreSQL into tables that Spark's own connectors write, over a real Spark Connect server."""
 
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.runners.connect import ConnectRunner
+from dev.services import Server
+from tests.chaos.test_ordered_lakes import said
 from tests.integration.test_lakes import compose, hydrate, source_rows, upsert_changes
 from tests.support.composed import Composed
+from tests.support.kafka import Topic, endpoint_of
 from tests.support.lakes import Cluster
+from tests.support.ledgers import new_ledger
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration
@@ -61,3 +70,50 @@ def test_changed_rows_are_merged(
 ) -> None:
     """X1: under ``upsert``, by one MERGE for each range, two ranges at once."""
     upsert_changes(composed, runner, database, lambda: lake_cluster.rows(composed.into))
+
+
+@pytest.mark.statement("K2", "X1", "X2")
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.fault(3)
+def test_a_topic_is_upserted_in_its_order(
+    composed: Composed, runner: ConnectRunner, kafka: Server, lake_cluster: Cluster, tmp_path: Path
+) -> None:
+    """K2, X1, X2: by one MERGE for each range, with a lane that is killed behind a commit, then without the ledger."""
+    topic = Topic(servers=kafka.url).create(2)
+    expected = said(topic)
+    composed = replace(
+        composed,
+        source=endpoint_of(kafka),
+        table=topic.name,
+        kind="kafka",
+        consistency="offsets",
+        mode="upsert",
+        budget=Budget(credits=2, range_rows=60),
+    )
+    points = tmp_path / "points"
+    points.mkdir()
+    (points / "points").write_text(f"{Step.AFTER_SINK_COMMIT.value}=kill@2")
+    assert composed.process(tmp_path, **{VARIABLE: str(points)}).wait(timeout=600) == -signal.SIGKILL
+    assert composed.plan().verdict is Verdict.RESUMED
+    composed.run()
+    composed.finish()
+    check_topic(composed, lake_cluster, expected)
+
+    with topic.producing() as producer:
+        for key, value in ((b"0-0", b"[1000]"), (b"0-7", None), (b"new", b"[1]")):
+            producer.produce(topic.name, value, key, 0)
+    expected = {**expected, b"0-0": "[1000]", b"new": "[1]"}
+    expected.pop(b"0-7", None)
+    composed = replace(composed, ledger_url=new_ledger(tmp_path / "fresh.db"))
+    composed.plan()
+    composed.run()
+    composed.finish()
+    check_topic(composed, lake_cluster, expected)
+
+
+def check_topic(composed: Composed, cluster: Cluster, expected: dict[bytes, str]) -> None:
+    """Fail unless the table has one row for each key that is left, with its last value."""
+    found = cluster.read(composed.into).to_pylist()
+    assert {row["key"]: row["value"] for row in found} == expected
+    assert len(found) == len(expected)

@@ -14,9 +14,10 @@ import pyarrow.dataset
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable, Table
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
-from airflow_provider_backpressure.connectors.lake.tasks import spark_table
+from airflow_provider_backpressure.connectors.lake.tasks import spark_records, spark_table
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
@@ -279,11 +280,12 @@ class SparkTableCase(RealCase):
         def make_frame() -> Any:
             table = pyarrow.Table.from_batches(list(complete(batches)))
             if not table.num_rows:
-                return session.sql("SELECT CAST(NULL AS BIGINT) AS id, CAST(NULL AS STRING) AS name WHERE false")
+                return session.createDataFrame([], from_arrow_schema(table.schema))
             return session.createDataFrame(table)
 
+        run_range = (spark_records if spec.write.ordered else spark_table).run_range
         with active(session), carry_code(*cargo(), []):
-            return spark_table.run_range(session, spec, make_frame).slices[0]
+            return run_range(session, spec, make_frame).slices[0]
 
     def checksum(self, write: WriteSpec, query: str) -> SliceResult:
         session = spark_session(self.cluster.url)

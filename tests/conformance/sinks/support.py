@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow
 
-from airflow_provider_backpressure.core.config import Consistency, Mode
+from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.messages import (
@@ -100,10 +100,11 @@ def begin(
     ranges: int | None = None,
     versions: tuple[str, ...] = (),
     fitted: Callable[[WriteSpec], WriteSpec] = lambda write: write,
+    log: Log | None = None,
 ) -> Begun:
     """Let a new plan hold the target; ``fitted``: what the planner makes of the sink's answer."""
     with opened(case) as sink:
-        write = fitted(sink.fit(case.columns, mode=mode, key=("id",)))
+        write = fitted(sink.fit(case.columns, mode=mode, key=("id",), log=log))
         sink.prepare(write)
         plan = Plan(
             plan_id=plan_id or uuid.uuid4().hex,

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow
 import pytest
 
+from airflow_provider_backpressure.core.config import Log as Kind
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.core.snapshot.offsets import (
@@ -26,7 +27,12 @@ from tests.conformance.sinks.support import Begun, begin
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.parametrize("case", ["delta", "hadoop", "iceberg", "postgres"], indirect=True),
+    pytest.mark.parametrize(
+        "case",
+        ["delta", "hadoop", "iceberg", "postgres"]
+        + [pytest.param(kind, marks=pytest.mark.long) for kind in ("spark_delta", "spark_iceberg")],
+        indirect=True,
+    ),
 ]
 
 COLUMNS = (
@@ -62,7 +68,7 @@ def log(case: Case, start: Mapping[int, int], end: Mapping[int, int], *, after: 
     """Let a plan of these offsets hold the target; ``after``: of those that have come since."""
     case.columns = COLUMNS
     window = LogWindow(topic="t", topic_id="i", start=start, end=end).window(after)
-    return Log(begun=begin(case, mode="upsert", window=window, fitted=order_by_log))
+    return Log(begun=begin(case, mode="upsert", window=window, fitted=order_by_log, log=Kind.RECORDS))
 
 
 def batches(records: Sequence[Record], size: int = 3, *, marked: bool = True) -> Iterator[pyarrow.RecordBatch]:

@@ -35,6 +35,7 @@ from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused, SinkUnavailable
 
@@ -109,12 +110,14 @@ class SparkTableTarget(FilesTarget):
             plan_table=json.dumps(
                 {
                     "format": self._table.format,
-                    "follows": log is Log.CHANGES,
+                    "follows": log is not None,
                     "maintain_every": self._maintain_every,
                 }
             ),
             commit_table="",
             fence=self._name,
+            # The positions of a topic's partitions are in the marks.
+            frontier_table=self._name if log is Log.RECORDS else "",
             tasks=self._tasks,
         )
 
@@ -143,6 +146,7 @@ class SparkTableTarget(FilesTarget):
             Holder.check_turn(_holder_of(before), plan)
             clears = (clear or "") if plan.mode is Mode.APPEND or plan.consistency is Consistency.CATCH_UP else ""
             epoch = began = _next_epoch(before)
+            _check_starts(before, plan, self._name)
             if before.holder is not None and before.holder.plan_id == plan.plan_id:
                 # Its ranges may be in by now, unless the planner was killed before anything was removed.
                 before, _ = self._find_held(plan)
@@ -366,6 +370,18 @@ class SparkTableTarget(FilesTarget):
         if note.token not in state.fences:
             log.info("Late attempts are refused from now on: %s.", note.token)
             self._table.publish(note)
+
+
+def _check_starts(before: LogState, plan: Plan, name: str) -> None:
+    """Raise ``SinkRefused`` where an increment of a topic would begin before what the plan before it has brought."""
+    window, holder = LogWindow.from_window(plan.read.window), _holder_of(before)
+    if not plan.write.ordered or window is None or holder is None or holder.plan_id == plan.plan_id:
+        return
+    last = holder.row(committed=0).plan
+    begun = LogWindow.from_window(last.read.window) if last is not None else None
+    if begun is not None and (begun.topic, begun.topic_id) == (window.topic, window.topic_id):
+        there = before.find_positions(holder.plan_id, begun)
+        find_start_positions(window, there, target=name, increment=plan.increment)
 
 
 def _next_epoch(state: LogState) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.core.json_codec import from_dict
-from airflow_provider_backpressure.core.snapshot.bounds import LOG
+from airflow_provider_backpressure.core.snapshot.bounds import LOG, OffsetBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 
 KEY = "backpressure"
 """Name of a note in the commit that carries it, and beginning of our table properties."""
@@ -188,9 +189,22 @@ class LogState:
         """Return a plan's marks by slice id."""
         return {slice_id: mark for (plan, slice_id), mark in self.marks.items() if plan == plan_id}
 
+    def find_positions(self, plan_id: str, window: LogWindow) -> dict[str, int]:
+        """Return up to where a plan that reads this window has brought each partition of a topic, by its stream."""
+        found = {window.stream(partition): start for partition, start in window.start.items()}
+        for mark in self.marks_of(plan_id).values():
+            bounds = bounds_from_json(dict(mark.bounds))
+            for partition, _, end in bounds.pieces if isinstance(bounds, OffsetBounds) else ():
+                found[window.stream(partition)] = max(end, found.get(window.stream(partition), 0))
+        return found
+
     def list_uncompacted(self) -> list[str]:
-        """Return when the windows of changes were committed whose files were not compacted since, of all plans."""
-        windows = [mark.committed_at for mark in self.marks.values() if mark.bounds.get("kind") == LOG]
+        """Return when windows of changes, and ranges of upserted topics, were committed that were not compacted since.
+
+        Those of all plans.
+        """
+        merged = [mark for mark in self.marks.values() if mark.bounds.get("kind") == LOG or mark.bounds.get("ordered")]
+        windows = [mark.committed_at for mark in merged]
         return sorted(at for at in windows if at > self.compacted)
 
     def admits(self, note: Note) -> bool:

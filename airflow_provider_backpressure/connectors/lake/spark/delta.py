@@ -32,6 +32,8 @@ LISTING, LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.paralleli
 """Setting of a session, and its value where a table's folders are listed."""
 TRIES = 12
 """Times that a merge is made again where others change the same files before it."""
+_OVERTAKEN = ("Concurrent", "MetadataChanged")
+"""Names of Delta's errors for a merge that another commit came before: of rows, or of a property that we keep."""
 MARGIN = 8
 """Commits that may come while the log is read, before it is read once more."""
 _OURS = f'{{"{KEY}"'
@@ -145,7 +147,7 @@ class DeltaTable(SparkTable):
             try:
                 self.sql(make_statement(self.quoted))
             except PySparkException as error:
-                if number == TRIES or "Concurrent" not in str(error):
+                if number == TRIES or not any(sign in str(error) for sign in _OVERTAKEN):
                     raise
                 log.info("%s was changed by others, merging again: %s", self.name, first_line(error))
                 time.sleep(pause)

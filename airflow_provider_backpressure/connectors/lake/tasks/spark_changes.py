@@ -17,7 +17,7 @@ import pyarrow
 from pyspark import StorageLevel
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table, translate_refusals
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     ASK,
@@ -35,6 +35,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     commit,
     find_mark,
     make_result,
+    publish_changes,
     select_run,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -95,25 +96,12 @@ def run_window(
         reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
         with translate_refusals(table.name):
             found = _find_mark(table, spec, attempt) or commit(
-                table, attempt, partial(_publish, table, mark, rows, fold)
+                table, attempt, partial(publish_changes, table, mark, rows, fold)
             )
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
     times = maintain(table, attempt.tag, began=began)
     result = replace(make_result(found, attempt), times=times)
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(result,))
-
-
-def _publish(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold) -> None:
-    """Commit the window. A MERGE that finds nothing to change commits nothing: its mark goes in without rows."""
-    note = note_of_mark(mark)
-    if not mark.rows:
-        table.publish(note)
-        return
-    table.merge(note, rows, fold.make_merge)
-    # Where it is not admitted the mark is there, or this is a late attempt, which has to leave the table alone.
-    if table.state().admits(note):
-        log.info("Nothing was to be changed in %s by the window %s.", table.name, mark.slice_id)
-        table.publish(note)
 
 
 def _find_mark(table: SparkTable, spec: RangeSpec, attempt: Attempt) -> Mark | None:

@@ -17,9 +17,9 @@ import pyarrow
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
-from airflow_provider_backpressure.connectors.lake.last_write import within
+from airflow_provider_backpressure.connectors.lake.last_write import GONE, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.table import (
@@ -30,6 +30,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
     open_table,
     translate_refusals,
 )
+from airflow_provider_backpressure.connectors.lake.tasks.change_merge import ChangeFold
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -43,9 +44,10 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     WriteSpec,
     columns_from_json,
 )
+from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
 from airflow_provider_backpressure.core.snapshot.replay_window import goal
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.stream_end import check_names, to_one_slice
+from airflow_provider_backpressure.spark.stream_end import check_names, split_tombstones, to_one_slice
 from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
 from airflow_provider_backpressure.spark.types import arrow_schema, carrier
 from airflow_provider_backpressure.spark.value_hash import BatchSum
@@ -58,6 +60,8 @@ log = logging.getLogger(__name__)
 
 RUN, END = "backpressure_run", "backpressure_end"
 """Last columns of the materialised rows: which execution of a task has made a row, and what it says behind its last."""
+AT = "backpressure_at"
+"""Column that rises with a range's rows as they have arrived."""
 
 
 def run_range(
@@ -78,8 +82,8 @@ def run_range(
     with translate_refusals(table.name):
         found = find_mark(table, attempt)
     if found is None:
-        stamped = _add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
-        rows, mark = _stage(stamped, spec.write, attempt)
+        stamped = add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
+        rows, mark = stage(stamped, spec.write, attempt)
         key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
         _check_unique(rows, key, table.name)
         check_partitions(rows, table)
@@ -124,6 +128,19 @@ def _publish(table: SparkTable, attempt: Attempt, mark: Mark, rows: "DataFrame",
     return commit(table, attempt, partial(table.merge, note, rows, make_merge))
 
 
+def publish_changes(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold) -> None:
+    """Commit changes by key. A MERGE that finds nothing to change commits nothing: its mark goes in without rows."""
+    note = note_of_mark(mark)
+    if not mark.rows:
+        table.publish(note)
+        return
+    table.merge(note, rows, fold.make_merge)
+    # Where it is not admitted the mark is there, or this is a late attempt, which has to leave the table alone.
+    if table.state().admits(note):
+        log.info("Nothing was to be changed in %s by %s.", table.name, mark.slice_id)
+        table.publish(note)
+
+
 def commit(table: SparkTable, attempt: Attempt, publish: Callable[[], None]) -> Mark:
     """Let rows and mark be published, and return the slice's mark: this attempt's, or that of one before it."""
     try:
@@ -151,7 +168,7 @@ def find_mark(table: SparkTable, attempt: Attempt) -> Mark | None:
     return found
 
 
-def _stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["DataFrame", Mark]:
+def stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["DataFrame", Mark]:
     """Materialise the rows, and return them with the mark of what they are.
 
     A lost block fails the job: Spark does not read the source a second time for it. Where a task ran twice, its blocks
@@ -165,7 +182,7 @@ def _stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["D
     return select_counted(staged, write, [row[RUN] for row in ends]), mark
 
 
-def _add_stamps(
+def add_stamps(
     frame: "DataFrame",
     write: WriteSpec,
     tag: str,
@@ -177,17 +194,18 @@ def _add_stamps(
     planned = arrow_schema(write.columns)
     # Columns are numbered on their way: PySpark reads a dot in a name as a field of something.
     fields = [StructField(f"_{n}", carrier(column.type)[1]) for n, column in enumerate(write.columns)]
+    fields += [StructField(GONE, BooleanType())] if write.ordered else []
     schema = StructType([*fields, StructField(RUN, LongType()), StructField(END, StringType())])
 
     def stamp(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         with report_errors():
-            for batch in _stamp(batches if read is None else read(batches), planned, schema.names, read_at):
+            given = batches if read is None else read(batches)
+            for batch in _stamp(given, planned, schema.names, read_at, ordered=write.ordered):
                 yield batch
                 reach(Step.IN_COPY, tag)
 
     if read is None:
-        check_names(pyarrow.record_batch([pyarrow.nulls(0)] * len(frame.columns), names=frame.columns), write)
-        frame = frame.toDF(*schema.names[: len(fields)])
+        frame = _number_columns(frame, write)
     return map_batches(frame, stamp, schema, profile)
 
 
@@ -196,22 +214,48 @@ def _stamp(
     planned: pyarrow.Schema,
     names: Sequence[str],
     read_at: Callable[[], str] | None,
+    *,
+    ordered: bool,
 ) -> Iterator[pyarrow.RecordBatch]:
     total, run = BatchSum(), pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
+    marks = [pyarrow.field(GONE, pyarrow.bool_())] if ordered else []
     for batch in batches:
+        gone: list[pyarrow.Array] = []
+        if ordered:
+            batch, mark = split_tombstones(batch.rename_columns([*planned.names, TOMBSTONE]))
+            gone.append(mark)
         rows = cast(batch.rename_columns(planned.names), planned)
         total.update(rows)
-        more = [pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
+        more = [*gone, pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
         yield pyarrow.record_batch([*rows.columns, *more], names=names)
-    nothing = [pyarrow.nulls(1, field.type) for field in planned]
+    nothing = [pyarrow.nulls(1, field.type) for field in (*planned, *marks)]
     end = pyarrow.array([_say(total, read_at() if read_at is not None else "")], pyarrow.string())
     yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], names=names)
 
 
+def _number_columns(frame: "DataFrame", write: WriteSpec) -> "DataFrame":
+    """Return a frame with numbers for names, the mark of tombstones last; ``RunnerRefused`` for other columns."""
+    names = list(frame.columns)
+    nothing = pyarrow.record_batch([pyarrow.nulls(0)] * len(names), names=names)
+    if write.ordered:
+        nothing, _ = split_tombstones(nothing)
+    check_names(nothing, write)
+    numbered = frame.toDF(*(f"_{n}" for n in range(len(names))))
+    if not write.ordered:
+        return numbered
+    at = names.index(TOMBSTONE)
+    return numbered.select(*(f"_{n}" for n in range(len(names)) if n != at), f"_{at}")
+
+
 def select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -> "DataFrame":
-    """Return the rows under their names, each of which must be of a run that was counted."""
-    rows = select_run(staged, runs)
-    return rows.select(*(functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)))
+    """Return the rows under their names, each of which must be of a run that was counted.
+
+    Behind them those of a topic have :data:`GONE`, and :data:`AT`, which rises as they have arrived.
+    """
+    named = [functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)]
+    if write.ordered:
+        staged = staged.withColumn(AT, functions.monotonically_increasing_id())
+    return select_run(staged, runs).select(*named, *((GONE, AT) if write.ordered else ()))
 
 
 def select_run(staged: "DataFrame", runs: Sequence[int]) -> "DataFrame":

@@ -20,7 +20,8 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_settling,
     pack_state,
 )
-from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
+from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, OffsetBounds
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 
 
 def holder(plan_id: str, epoch: int, *, began: int | None = None) -> Holder:
@@ -185,3 +186,20 @@ def test_a_commit_whose_token_is_forgotten_goes_in_only_for_the_plan_that_holds_
     settled = LogState.read([*taken, note_of_settling(holder("p2", 2))], {})
     assert not settled.admits(note_of_clearing("p2")), "a late planner would delete what the plan has written"
     assert not LogState().admits(note_of_mark(mark()))
+
+
+@pytest.mark.statement("K2", "X1")
+def test_positions_of_a_topic_are_where_the_marks_of_a_plan_end() -> None:
+    """K2, X1: partitions of which no range is in begin where the plan does; other plans' marks do not count."""
+    topic = LogWindow(topic="t", topic_id="i", start={0: 5, 1: 7}, end={0: 90, 1: 90})
+    assert LogState().find_positions("p1", topic) == {"t/0": 5, "t/1": 7}
+
+    def records(number: int, *pieces: tuple[int, int, int], plan_id: str = "p1") -> Mark:
+        bounds = OffsetBounds(pieces=pieces, ordered=True)
+        piece = replace(attempt(f"{number}.0", plan_id=plan_id), bounds=bounds.to_json())
+        return Mark.made(piece, rows=1, bytes=8, checksum="values-xxh3:0", files=())
+
+    marks = [records(1, (0, 9, 12)), records(0, (0, 5, 9)), records(0, (1, 7, 60), plan_id="p0")]
+    state = LogState.read(map(note_of_mark, marks), {})
+    assert state.find_positions("p1", topic) == {"t/0": 12, "t/1": 7}
+    assert len(state.list_uncompacted()) == 3, "each of them is one MERGE"

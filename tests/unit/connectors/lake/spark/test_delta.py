@@ -1,8 +1,10 @@
 """What is read of the log of a Delta table, over a log that is a list."""
 
+import time
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
@@ -91,3 +93,39 @@ def test_after_a_restore_the_marks_count_that_the_restored_version_had() -> None
     table.restore(version=None, timestamp="2026-01-01 00:00:00")
     table.commit()
     assert set(table.read_state().marks_of(PLAN)) == {"9.0"}
+
+
+class Overtaken(DeltaTable):
+    """A table of which a merge ends in an error so many times."""
+
+    def __init__(self, error: str, times: int) -> None:
+        super().__init__(cast("Any", None), "lake.raw.t")
+        self.error, self.times, self.ran = error, times, 0
+
+    def sql(self, text: str) -> list[Any]:
+        self.ran += 1
+        if self.ran <= self.times:
+            raise PySparkException(self.error)
+        return []
+
+
+@pytest.mark.statement("K3", "X1")
+@pytest.mark.parametrize(
+    ("error", "ran"),
+    [
+        ("io.delta.exceptions.ConcurrentDeleteReadException: [DELTA_CONCURRENT_DELETE_READ] files were deleted", 3),
+        ("io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] changed by a concurrent update", 3),
+        ("[DIVIDE_BY_ZERO] Division by zero", 1),
+    ],
+)
+def test_a_merge_that_another_commit_overtook_is_made_again(
+    error: str, ran: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3, X1: a compaction, or the property that says when it was, comes while ranges are merged side by side."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    table = Overtaken(error, times=2)
+    try:
+        table.merge_view(cast("Any", None), lambda target: f"MERGE INTO {target}")
+    except PySparkException:
+        assert ran == 1
+    assert table.ran == ran
