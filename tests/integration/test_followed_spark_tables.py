@@ -292,7 +292,7 @@ def describe(followed: FollowedTable) -> tuple[int, int, set[str], dict[str, str
             left = {str(row["snapshot_id"]) for row in table.sql(f"SELECT snapshot_id FROM {table.quoted}.snapshots")}
             assert set(files) <= {0, 1}, "no equality deletes"
             return files.count(0), files.count(1), left, properties
-    folder = followed.cluster.folder / "warehouse" / place["table"].rpartition(".")[2]
+    folder = followed.cluster.find_folder(place)
     adds = DeltaTable(folder).get_add_actions(flatten=True)
     vectors = [name for name in adds.schema.names if name.startswith("deletionVector")]
     deletes = sum(row is not None for name in vectors[:1] for row in adds.column(name).to_pylist())

@@ -18,6 +18,7 @@ from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.services import Server
 from tests.chaos.test_ordered_lakes import said
 from tests.integration.test_lakes import compose, hydrate, source_rows, upsert_changes
+from tests.support import duck
 from tests.support.composed import Composed
 from tests.support.kafka import Topic, endpoint_of
 from tests.support.lakes import Cluster
@@ -113,7 +114,8 @@ def test_a_topic_is_upserted_in_its_order(
 
 
 def check_topic(composed: Composed, cluster: Cluster, expected: dict[bytes, str]) -> None:
-    """Fail unless the table has one row for each key that is left, with its last value."""
-    found = cluster.read(composed.into).to_pylist()
-    assert {row["key"]: row["value"] for row in found} == expected
-    assert len(found) == len(expected)
+    """Fail unless the table has one row for each key that is left, with its last value, as two engines read it."""
+    found = [(row["key"], row["value"]) for row in cluster.read(composed.into).to_pylist()]
+    again = duck.read_rows(composed.into["format"], cluster.find_folder(composed.into), "key, value")
+    assert dict(found) == dict(again) == expected
+    assert len(found) == len(again) == len(expected)

@@ -31,10 +31,15 @@ class Cluster:
         named = {"kind": SPARK_TABLE, "table": f"{schema}.{name}", "spark_conn_id": "spark", "format": format_}
         return {**named, **more}
 
+    def find_folder(self, place: dict[str, Any]) -> Path:
+        """Return where the files of such a table are."""
+        name = place["table"].rpartition(".")[2]
+        return self.folder / {"delta": "warehouse", "iceberg": "iceberg/raw"}[place["format"]] / name
+
     def read(self, place: dict[str, Any]) -> pyarrow.Table:
         """Return all rows of such a table, read without Spark."""
         if place["format"] == "delta":
-            return DeltaTable(self.folder / "warehouse" / place["table"].rpartition(".")[2]).to_pyarrow_table()
+            return DeltaTable(self.find_folder(place)).to_pyarrow_table()
         return self._load(place).scan().to_arrow()
 
     def rows(self, place: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -47,8 +52,7 @@ class Cluster:
         return set(self._load(place).metadata.refs) if place["format"] == "iceberg" else set()
 
     def _load(self, place: dict[str, Any]) -> StaticTable:
-        name = place["table"].rpartition(".")[2]
-        return StaticTable.from_metadata(f"file://{self.folder}/iceberg/raw/{name}")
+        return StaticTable.from_metadata(f"file://{self.find_folder(place)}")
 
 
 def place(kind: str, folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.verification.completion import Completion
-from tests.support import mysql
+from tests.support import duck, mysql
 from tests.support.catching_up import Followed
 from tests.support.composed import Composed
 from tests.support.lakes import Cluster
@@ -38,9 +38,11 @@ class FollowedTable(Followed):
         return self.cluster.rows(self.composed.into)
 
     def differs(self) -> tuple[int, int]:
-        """How many rows only the source and only the target has."""
+        """How many rows only the source and only the target has, which two engines read alike."""
         ours, theirs = self.source(self.query), self.rows()
         assert len(theirs) == len(set(theirs)), "a row is there twice"
+        into = self.composed.into
+        assert sorted(duck.read_rows(into["format"], self.cluster.find_folder(into)), key=lambda row: row[0]) == theirs
         return len(set(ours) - set(theirs)), len(set(theirs) - set(ours))
 
 
