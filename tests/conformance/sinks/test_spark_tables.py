@@ -3,6 +3,7 @@
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from unittest.mock import Mock
 
 import pyarrow
@@ -13,9 +14,10 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import not
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks import spark_table
-from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect_session import Address
+from airflow_provider_backpressure.spark.stream_end import append_end
 from tests.conformance.sinks.cases import Case, SparkTableCase, opened, spark_session
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
 from tests.conformance.sinks.test_commits import (  # noqa: F401
@@ -315,6 +317,33 @@ def test_partitioned_tables_are_written_and_others_refused_by_name(case: Case) -
     case.declared = type(case.declared)(table=table, spark_conn_id="spark", format=other)
     with opened(case) as sink, pytest.raises(BackpressureError, match=rf"{table} is "):
         sink.fit(case.columns, mode="append", key=())
+
+
+@pytest.mark.statement("K4")
+def test_a_table_that_is_partitioned_by_days_is_written(case: Case) -> None:
+    """K4: Iceberg by the days of times, Delta by a date; before 1970 and without a value too. Rows change their day."""
+    assert isinstance(case, SparkTableCase)
+    session, table, format_ = spark_session(case.cluster.url), case.place["table"], case.place["format"]
+    parts = {"delta": "day", "iceberg": "days(at), day"}[format_]
+    columns = "id BIGINT, at TIMESTAMP, day DATE"
+    session.sql(f"CREATE TABLE {table} ({columns}) USING {format_} PARTITIONED BY ({parts})").collect()
+    types = {"id": "bigint", "at": "timestamp with time zone", "day": "date"}
+    case.columns = tuple(Column(name=name, type=type_) for name, type_ in types.items())
+    begun = begin(case, mode="upsert")
+
+    def make_rows(first: datetime) -> list[tuple[int, datetime | None, date | None]]:
+        times = [first + timedelta(hours=15 * each) for each in ids(0)]
+        made: list[tuple[int, datetime | None, date | None]]
+        made = [(each, at, at.date()) for each, at in zip(ids(0), times, strict=True)]
+        return [*made[:-1], (ids(0)[-1], None, None)]
+
+    for attempt, first in enumerate((datetime(1969, 12, 30, tzinfo=UTC), datetime(2024, 2, 28, tzinfo=UTC))):
+        rows = make_rows(first)
+        given = [pyarrow.array(column) for column in zip(*rows, strict=True)]
+        batch = pyarrow.record_batch(given, names=list(types))
+        case.write(begun.spec(attempt), append_end([batch], case.columns))
+        assert case.cluster.rows(case.place) == rows
+    assert session.sql(f"SELECT count(DISTINCT day) FROM {table} WHERE at >= '2024-02-28'").collect()[0][0] == 6
 
 
 @pytest.mark.statement("K4")
