@@ -4,6 +4,13 @@ from pathlib import Path
 
 from dev.downloads import Downloads, default_folder
 
+SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+"""Settings of a server for tables of some hundred rows: to compile each statement takes longer than to run it."""
+
 
 def make_connector_conf(folder: Path, *, survives: bool = False) -> dict[str, str]:
     """Return the settings. Delta's tables are in ``spark_catalog.default``, Iceberg's in ``lake.raw``.

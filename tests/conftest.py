@@ -161,11 +161,12 @@ def connect(services: Services) -> Server:
 @pytest.fixture(scope="session")
 def lake_cluster(services: Services) -> "Cluster":
     """A real Spark Connect server with the connectors of Delta and Iceberg."""
-    from dev.lake_connectors import make_connector_conf
+    from dev.lake_connectors import SMALL, make_connector_conf
     from tests.support.lakes import Cluster
 
     folder, name = services.guest("lakes"), "connect:lakes"
-    server = services.up(name, jars=(), driver_memory="1500m", spark_conf=make_connector_conf(folder))[name]
+    conf = {**SMALL, **make_connector_conf(folder)}
+    server = services.up(name, jars=(), driver_memory="1500m", spark_conf=conf)[name]
     return Cluster(url=server.url, ui_url=server.ui_url, folder=folder)
 
 

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.lake.spark.session import SqlSessi
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from airflow_provider_backpressure.core.planning.results import Planned
-from dev.lake_connectors import make_connector_conf
+from dev.lake_connectors import SMALL, make_connector_conf
 from tests.chaos import oracle
 from tests.chaos.conftest import QUICK, SPECULATION
 from tests.chaos.lives import SECONDS, Lives, living
@@ -58,7 +58,7 @@ def local(stage: Stage, catalog: Path) -> Iterator[Stage]:
     """A server with the connectors, whose executor is in its own process."""
     name, conf = "connect:chaos-lakes", make_connector_conf(catalog, survives=True)
     options = {"master": "local[4,4]", "driver_memory": "1500m"}
-    stage.services.up(name, jars=(), spark_conf={**QUICK, **conf}, **options)
+    stage.services.up(name, jars=(), spark_conf={**QUICK, **SMALL, **conf}, **options)
     yield stage.on(name)
     stage.services.down(name)
 
@@ -68,7 +68,7 @@ def machines(stage: Stage, catalog: Path) -> Iterator[Stage]:
     """A server with the connectors on two machines, which starts a twin of each task that takes long."""
     name, conf = "connect:cluster-lakes", make_connector_conf(catalog)
     options = {"master": "standalone", "workers": 2, "worker_cores": 2, "worker_memory": "700m", "apart": True}
-    stage.services.up(name, jars=(), spark_conf={**QUICK, **SPECULATION, **conf}, **options)
+    stage.services.up(name, jars=(), spark_conf={**QUICK, **SPECULATION, **SMALL, **conf}, **options)
     yield stage.on(name, speculates=True)
     stage.services.down(name, "standalone")
 
