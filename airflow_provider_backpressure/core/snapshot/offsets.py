@@ -168,6 +168,14 @@ def list_marks(columns: Iterable[Column]) -> tuple[Column, ...]:
     return (*hidden, Column(name=TOMBSTONE, type="boolean", nullable=False))
 
 
+def list_marks_of(write: WriteSpec) -> tuple[Column, ...]:
+    """Return what rows have behind the columns of a target: nothing unless the plan is ordered."""
+    if not write.ordered:
+        return ()
+    hidden = (column for column in HIDDEN_PLACE.values() if column.name in write.place)
+    return (*hidden, Column(name=TOMBSTONE, type="boolean", nullable=False))
+
+
 def take_marks(columns: Iterable[Column], place: Sequence[str] = PLACE) -> tuple[Column, ...]:
     """Return what a transform makes but for the marks of an ordered plan; ``SinkRefused`` where one does not arrive."""
     found = {column.name: column for column in columns}

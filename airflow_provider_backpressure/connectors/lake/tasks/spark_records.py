@@ -23,6 +23,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.change_merge import Cha
 from airflow_provider_backpressure.connectors.lake.tasks.spark_maintenance import maintain
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     AT,
+    PLACED,
     add_stamps,
     check_partitions,
     commit,
@@ -33,7 +34,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
 )
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import PLACE, LogWindow, keyless, move_streams
+from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, keyless, move_streams
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.spark.change_rows import DELETE, UPSERT
 from airflow_provider_backpressure.spark.stream_end import to_one_slice
@@ -97,14 +98,14 @@ def _find_positions(state: LogState, spec: RangeSpec) -> dict[str, int]:
 def _check_keys(rows: "DataFrame", write: WriteSpec, name: str) -> None:
     """Raise ``SinkRefused`` for a record without a key: it could be no row's successor."""
     for key in write.key:
-        lacking = rows.where(quote(key).isNull()).orderBy(AT).select(*map(quote, PLACE)).take(1)
+        lacking = rows.where(quote(key).isNull()).orderBy(AT).select(*PLACED[:-1]).take(1)
         if lacking:
             raise keyless(lacking[0][0], lacking[0][1], write.key, name)
 
 
 def _fold(rows: "DataFrame", write: WriteSpec) -> "DataFrame":
     """Return the last record of each key, with what it does."""
-    place = [quote(name).desc() for name in (*PLACE, AT)]
+    place = [quote(name).desc() for name in (*PLACED[:-1], AT)]
     newest = functions.row_number().over(Window.partitionBy(*map(quote, write.key)).orderBy(*place))
     done = functions.when(quote(GONE), DELETE).otherwise(UPSERT).cast("short")
     last = rows.withColumn(OP, newest).where(quote(OP) == 1).withColumn(OP, done)

@@ -44,10 +44,10 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     WriteSpec,
     columns_from_json,
 )
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, list_marks_of
 from airflow_provider_backpressure.core.snapshot.replay_window import goal
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.stream_end import check_names, split_tombstones, to_one_slice
+from airflow_provider_backpressure.spark.stream_end import check_names, split_marks, to_one_slice
 from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
 from airflow_provider_backpressure.spark.types import arrow_schema, carrier
 from airflow_provider_backpressure.spark.value_hash import BatchSum
@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 RUN, END = "backpressure_run", "backpressure_end"
 """Last columns of the materialised rows: which execution of a task has made a row, and what it says behind its last."""
 AT = "backpressure_at"
+PLACED = (*(column.name for column in HIDDEN_PLACE.values()), GONE)
+"""Columns with the position of a record, and whether its key was deleted."""
 """Column that rises with a range's rows as they have arrived."""
 
 
@@ -194,13 +196,14 @@ def add_stamps(
     planned = arrow_schema(write.columns)
     # Columns are numbered on their way: PySpark reads a dot in a name as a field of something.
     fields = [StructField(f"_{n}", carrier(column.type)[1]) for n, column in enumerate(write.columns)]
-    fields += [StructField(GONE, BooleanType())] if write.ordered else []
+    if write.ordered:
+        fields += [*(StructField(name, LongType()) for name in PLACED[:-1]), StructField(GONE, BooleanType())]
     schema = StructType([*fields, StructField(RUN, LongType()), StructField(END, StringType())])
 
     def stamp(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         with report_errors():
             given = batches if read is None else read(batches)
-            for batch in _stamp(given, planned, schema.names, read_at, ordered=write.ordered):
+            for batch in _stamp(given, planned, schema.names, read_at, write):
                 yield batch
                 reach(Step.IN_COPY, tag)
 
@@ -214,48 +217,46 @@ def _stamp(
     planned: pyarrow.Schema,
     names: Sequence[str],
     read_at: Callable[[], str] | None,
-    *,
-    ordered: bool,
+    write: WriteSpec,
 ) -> Iterator[pyarrow.RecordBatch]:
     total, run = BatchSum(), pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
-    marks = [pyarrow.field(GONE, pyarrow.bool_())] if ordered else []
+    arriving = [*planned.names, *(column.name for column in list_marks_of(write))]
+    types = [pyarrow.int64(), pyarrow.int64(), pyarrow.bool_()] if write.ordered else []
     for batch in batches:
-        gone: list[pyarrow.Array] = []
-        if ordered:
-            batch, mark = split_tombstones(batch.rename_columns([*planned.names, TOMBSTONE]))
-            gone.append(mark)
-        rows = cast(batch.rename_columns(planned.names), planned)
+        rows, marks = batch.rename_columns(arriving), list[pyarrow.Array]()
+        if write.ordered:
+            rows, placed = split_marks(rows, write.place)
+            marks = [column.cast(type_) for column, type_ in zip(placed.columns, types, strict=True)]
+        rows = cast(rows, planned)
         total.update(rows)
-        more = [*gone, pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
+        more = [*marks, pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
         yield pyarrow.record_batch([*rows.columns, *more], names=names)
-    nothing = [pyarrow.nulls(1, field.type) for field in (*planned, *marks)]
+    nothing = [pyarrow.nulls(1, type_) for type_ in (*planned.types, *types)]
     end = pyarrow.array([_say(total, read_at() if read_at is not None else "")], pyarrow.string())
     yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], names=names)
 
 
 def _number_columns(frame: "DataFrame", write: WriteSpec) -> "DataFrame":
-    """Return a frame with numbers for names, the mark of tombstones last; ``RunnerRefused`` for other columns."""
+    """Return a frame with numbers for names, the marks of an ordered plan last; ``RunnerRefused`` for other columns."""
     names = list(frame.columns)
     nothing = pyarrow.record_batch([pyarrow.nulls(0)] * len(names), names=names)
     if write.ordered:
-        nothing, _ = split_tombstones(nothing)
+        nothing, _ = split_marks(nothing, write.place)
     check_names(nothing, write)
     numbered = frame.toDF(*(f"_{n}" for n in range(len(names))))
-    if not write.ordered:
-        return numbered
-    at = names.index(TOMBSTONE)
-    return numbered.select(*(f"_{n}" for n in range(len(names)) if n != at), f"_{at}")
+    last = [names.index(column.name) for column in list_marks_of(write)]
+    return numbered.select(*(f"_{n}" for n in range(len(names)) if n not in last), *(f"_{n}" for n in last))
 
 
 def select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -> "DataFrame":
     """Return the rows under their names, each of which must be of a run that was counted.
 
-    Behind them those of a topic have :data:`GONE`, and :data:`AT`, which rises as they have arrived.
+    Behind them those of a topic have :data:`PLACED`, and :data:`AT`, which rises as they have arrived.
     """
     named = [functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)]
     if write.ordered:
         staged = staged.withColumn(AT, functions.monotonically_increasing_id())
-    return select_run(staged, runs).select(*named, *((GONE, AT) if write.ordered else ()))
+    return select_run(staged, runs).select(*named, *((*PLACED, AT) if write.ordered else ()))
 
 
 def select_run(staged: "DataFrame", runs: Sequence[int]) -> "DataFrame":

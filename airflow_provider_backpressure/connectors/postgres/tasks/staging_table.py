@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut, comparable
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.offsets import list_marks_of
 from airflow_provider_backpressure.exceptions import RangeFailed
 
 ALGORITHM = "pgcopy-xxh3"
@@ -123,22 +123,14 @@ def open_copy_in(
 
 def stage_columns(write: WriteSpec) -> tuple[Column, ...]:
     """Return the columns of the stage: the target's, and of an ordered plan its marks."""
-    return (*write.columns, *_list_marks(write))
-
-
-def _list_marks(write: WriteSpec) -> tuple[Column, ...]:
-    """Return what the stage of an ordered plan has beside the target's columns: hidden positions, and tombstones."""
-    if not write.ordered:
-        return ()
-    hidden = (column for column in HIDDEN_PLACE.values() if column.name in write.place)
-    return (*hidden, Column(name=TOMBSTONE, type="boolean", nullable=False))
+    return (*write.columns, *list_marks_of(write))
 
 
 def make_stage(connection: psycopg.Connection, write: WriteSpec) -> None:
     """Create the empty stage with the target's own types; it is gone with the transaction."""
     marks = sql.SQL("").join(
         sql.SQL(", NULL::{} AS {}").format(sql.SQL(column.type), sql.Identifier(column.name))
-        for column in _list_marks(write)
+        for column in list_marks_of(write)
     )
     connection.execute(
         sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {}{} FROM {} WITH NO DATA").format(
