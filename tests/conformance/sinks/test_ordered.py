@@ -127,7 +127,7 @@ def test_places_that_are_hidden_decide_and_are_not_in_the_target(case: Case, lef
     case.columns = tuple(column for column in COLUMNS if column.name not in left_out)
     window = LogWindow(topic="t", topic_id="i", start={0: 0, 1: 0}, end={0: 9, 1: 9}).window(None)
     fitted = partial(order_by_log, place=find_place(case.columns))
-    begun = Log(begun=begin(case, mode="upsert", window=window, fitted=fitted))
+    begun = Log(begun=begin(case, mode="upsert", window=window, fitted=fitted, log=Kind.RECORDS))
 
     def write(pieces: Pieces, *records: Record, seq: int) -> None:
         given = (hide(batch, left_out) for batch in batches(records))
