@@ -88,6 +88,7 @@ def test_a_topic_is_upserted_in_its_order(
         source=endpoint_of(kafka),
         table=topic.name,
         kind="kafka",
+        reading={},
         consistency="offsets",
         mode="upsert",
         budget=Budget(credits=2, range_rows=60),
