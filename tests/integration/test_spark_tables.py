@@ -108,9 +108,11 @@ def test_a_topic_is_upserted_in_its_order(
     expected = {**expected, b"0-0": "[1000]", b"new": "[1]"}
     expected.pop(b"0-7", None)
     composed = replace(composed, ledger_url=new_ledger(tmp_path / "fresh.db"))
-    composed.plan()
-    composed.run()
-    composed.finish()
+    # The first run finds the plan that the table holds to be complete, the second one brings what is new.
+    for _ in range(2):
+        composed.plan()
+        composed.run()
+        composed.finish()
     check_topic(composed, lake_cluster, expected)
 
 
