@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
-_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+Decoder = Callable[[Any], Any]
 
 
 def from_dict(cls: type[T], value: Mapping[str, Any]) -> T:
@@ -22,22 +22,33 @@ def from_dict(cls: type[T], value: Mapping[str, Any]) -> T:
     ``TypeError`` for a field that is unknown, or is missing and has no default; ``ValueError`` for an unknown member of
     an enum or a text that is no time. Mappings and scalars are not checked.
     """
-    hints = _hints(cls)
-    return cls(**{name: _decode(hints.get(name), part) for name, part in value.items()})
+    decoders = _list_decoders(cls)
+    return cls(**{name: decoders[name](part) if name in decoders else part for name, part in value.items()})
 
 
-def _decode(hint: Any, value: Any) -> Any:
+def _build_each(cls: Any) -> dict[str, Decoder]:
+    """Return what decodes the fields of a dataclass; those whose values stay as they are are left out."""
+    found = {name: _build(hint) for name, hint in get_type_hints(cls).items()}
+    return {name: decoder for name, decoder in found.items() if decoder is not None}
+
+
+_list_decoders: Callable[[Any], dict[str, Decoder]] = cache(_build_each)
+
+
+def _build(hint: Any) -> Decoder | None:
+    """Return what decodes values of a type; ``None`` where they stay as they are."""
     if get_origin(hint) in (Union, UnionType):
-        return None if value is None else _decode(_only_type(hint), value)
+        inner = _build(_only_type(hint))
+        return None if inner is None else lambda value: None if value is None else inner(value)
     if get_origin(hint) is tuple:
-        return _decode_tuple(get_args(hint), value)
+        return _build_tuple(get_args(hint))
     if not isinstance(hint, type):
-        return value
+        return None
     if is_dataclass(hint):
-        return value if isinstance(value, hint) else from_dict(hint, value)
+        return lambda value: value if isinstance(value, hint) else from_dict(hint, value)
     if issubclass(hint, Enum):
-        return hint(value)
-    return datetime.fromisoformat(value) if hint is datetime else value
+        return hint
+    return datetime.fromisoformat if hint is datetime else None
 
 
 def _only_type(union: Any) -> Any:
@@ -46,7 +57,13 @@ def _only_type(union: Any) -> Any:
     return types[0] if len(types) == 1 else None
 
 
-def _decode_tuple(hints: tuple[Any, ...], values: Any) -> tuple[Any, ...]:
+def _build_tuple(hints: tuple[Any, ...]) -> Decoder:
     if hints[-1] is ...:
-        return tuple(_decode(hints[0], value) for value in values)
-    return tuple(_decode(hint, value) for hint, value in zip(hints, values, strict=True))
+        inner = _build(hints[0])
+        return tuple if inner is None else lambda values: tuple(map(inner, values))
+    parts = [_build(hint) or _keep for hint in hints]
+    return lambda values: tuple(decode(value) for decode, value in zip(parts, values, strict=True))
+
+
+def _keep(value: Any) -> Any:
+    return value
