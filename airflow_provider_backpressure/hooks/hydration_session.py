@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.admission.gate_decision import Limiter, Readings, read_gate
@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import LEAST_POLLS, Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
 from airflow_provider_backpressure.core.monitoring.pruning import end_run
 from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
@@ -191,6 +191,14 @@ PLANNED_OPTIONS = {each.name for each in fields(Declaration)} & {each.name for e
 """Fields that a planner takes as they are declared, by their names: a new one reaches it by being in both."""
 
 
+class Taken(NamedTuple):
+    """What a lane continues with, as it was read before its target was asked."""
+
+    hydration: Hydration
+    plan: Plan
+    counts: RangeCounts
+
+
 @dataclass(frozen=True, kw_only=True)
 class HydrationSession:
     """A declared hydration with its ports open."""
@@ -270,19 +278,24 @@ class HydrationSession:
         planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency, stream=plan.stream)
         planner.close(hydration, plan)
 
-    def take_target(self) -> None:
+    def take_target(self) -> "Taken | None":
         """Let a ledger that is older than the sink follow it within its plan, before a lane continues with it.
 
-        Then complete what was begun where a planner was killed between ledger and sink. ``LedgerRefused`` and
-        ``SinkRefused`` where the target is gone or another one since the plan took it.
+        Then complete what was begun where a planner was killed between ledger and sink. Returns what the lane continues
+        with; ``None`` where it has to read that. ``LedgerRefused`` and ``SinkRefused`` where the target is gone or
+        another one since the plan took it.
         """
         hydration, plan = self.hydration()
-        if self.planner().reindex(hydration, who=self.declaration.owner, within_plan=True) is not None:
+        counts = self.ledger.counts(plan.plan_id)
+        who = self.declaration.owner
+        followed = self.planner().reindex(hydration, who=who, within_plan=True, counts=counts) is not None
+        if followed:
             hydration, plan = self.hydration()
         if plan.epoch:
             check_held(plan, self.sink)
         else:
             self.planner().take_target(hydration, plan)
+        return None if followed or not plan.epoch else Taken(hydration, plan, counts)
 
     def find(self) -> Hydration | None:
         """Return the hydration of this source and sink, if the ledger knows it."""
@@ -325,9 +338,13 @@ class HydrationSession:
         clock: Clock | None = None,
         on_commit: Callable[[], None] | None = None,
         reads_again: bool = False,
+        taken: "Taken | None" = None,
     ) -> Hydrator:
-        """Return the loop of one lane. ``reads_again``: it compares the source, of a plan that is not verified yet."""
-        hydration, plan = self.hydration()
+        """Return the loop of one lane. ``reads_again``: it compares the source, of a plan that is not verified yet.
+
+        ``taken``: what :meth:`take_target` has read a moment ago.
+        """
+        hydration, plan = taken[:2] if taken is not None else self.hydration()
         return Hydrator(
             hydration_id=hydration.id,
             plan=plan,

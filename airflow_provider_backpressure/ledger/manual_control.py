@@ -158,7 +158,8 @@ class SqlSteering:
     def enqueue(self, hydration_id: str, *, run: str, lease_seconds: float = TOKEN_SECONDS) -> QueuePlace:
         with self._database.write() as connection:
             figures = hydrations.lock(connection, hydration_id)
-            return turns.take_turn(connection, figures, seconds=lease_seconds, run=run)
+            now = ranges.now(connection)
+            return turns.take_turn(connection, figures, seconds=lease_seconds, now=now, run=run)
 
     @repeatable
     def leave(self, hydration_id: str) -> None:

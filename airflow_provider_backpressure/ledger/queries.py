@@ -27,12 +27,12 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.transitions import unknown
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
 from airflow_provider_backpressure.ledger.sql_types import UtcDateTime, utc_now
-from airflow_provider_backpressure.ledger.tables import hydration as hydrations
+from airflow_provider_backpressure.ledger.tables import phase as phases
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import sample as samples
 from airflow_provider_backpressure.ledger.tables import statistics
 from airflow_provider_backpressure.ledger.tables.control_log import memory_closed
-from airflow_provider_backpressure.ledger.tables.queue import count_before, stands
+from airflow_provider_backpressure.ledger.tables.queue import HAS_TOKEN, count_before, stands
 from airflow_provider_backpressure.ledger.tables.range import BY_STATE, FIRST_PLANNED, held_by, is_in
 
 _HELD = (
@@ -92,6 +92,7 @@ _GATE: sa.Select[Any] = (
         _MOST_CONNECTIONS.label("connections_max"),
         # Without a limit nothing waits, and the rows of hydrations are not read once more.
         sa.case((_MOST_CONNECTIONS.is_not(None), count_before()), else_=0).label("connections_before"),
+        HAS_TOKEN.label("has_token"),
         utc_now().label("now"),
     )
     .select_from(hydration.join(_HELD, sa.true()))
@@ -104,8 +105,8 @@ def state(connection: Connection, hydration_id: str) -> GateState:
     row: Any = connection.execute(_GATE, {"id": hydration_id}).one_or_none()
     if row is None:
         raise unknown(hydration_id)
-    settled = Phase(row.phase) is Phase.STEADY_STATE
-    return _state(row, NOT_QUEUED if settled else stands(connection, hydration_id, row.cluster))
+    passes = row.has_token or Phase(row.phase) is Phase.STEADY_STATE
+    return _state(row, NOT_QUEUED if passes else stands(connection, hydration_id, row.cluster))
 
 
 def _state(row: Row[Any], place: QueuePlace) -> GateState:
@@ -167,7 +168,7 @@ def read_summaries(connection: Connection, chosen: Sequence[Hydration]) -> list[
     spent = statistics.read_flows(connection, ids, seconds=RECENT_SECONDS)
     queues, most = _queues(connection, limits[Shared.HYDRATIONS]), limits[Shared.CONNECTIONS]
     taken, before = _into_servers(connection, most), turns.before_each(connection, ids) if most else {}
-    at, spans = connection.execute(sa.select(utc_now())).scalar_one(), hydrations.read_snapshot_spans(connection, ids)
+    at, spans = connection.execute(sa.select(utc_now())).scalar_one(), phases.read_snapshot_spans(connection, ids)
     found = [
         HydrationSummary(
             hydration=one,

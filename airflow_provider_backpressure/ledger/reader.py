@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.ledger import chart_data, queries
 from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
+from airflow_provider_backpressure.ledger.tables import phase as phases
 from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import sample as samples
 from airflow_provider_backpressure.ledger.tables import statistics
@@ -79,7 +80,7 @@ class SqlReader:
 
     def spans(self, hydration_id: str) -> list[Span]:
         with self._database.read() as connection:
-            return hydrations.read_spans(connection, hydration_id)
+            return phases.read_spans(connection, hydration_id)
 
     def push_counts(self) -> list[str]:
         with self._database.read() as connection:

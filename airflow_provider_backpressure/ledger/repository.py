@@ -8,8 +8,8 @@ MySQL where many register at once, a cluster of them at any commit.
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from itertools import chain, islice
-from typing import Any
 
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
@@ -125,11 +125,8 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
 
     @repeatable
     def let_go(self, hydration_id: str, *, run: str) -> bool:
-        with self._database.write() as connection:
-            if hydrations.lock_holder(connection, hydration_id) != run:
-                return False
-            hydrations.change(connection, hydration_id, holder=None)
-            return True
+        with self._database.write_once() as connection:
+            return hydrations.release_holder(connection, hydration_id, run)
 
     def save_plan(self, hydration_id: str, plan: Plan, ranges: Iterable[PlannedRange]) -> int:
         """See ``Ledger.save_plan``. The hydration is locked only when every range is known, and of many stored.
@@ -170,7 +167,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 planning.insert_ranges(connection, few, hydration_id=hydration_id, plan_id=plan.plan_id)
             free_token(connection, before)
             after = told.add(before, hydrating.start_plan(before, plan), waiting=int(number > 0))
-            _save_moved(connection, before, after, plan=plan.to_json())
+            hydrations.save_moved(connection, before, after, plan=plan.to_json())
             earlier = statistics.read_statistics(connection, hydration_id)
             statistics.begin(connection, tallies.totals(hydration_id, plan, earlier), clear=bool(earlier))
 
@@ -184,7 +181,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 raise refusals.in_flight_still(hydration_id, leased)
             free_token(connection, before)
             planning.put_records(connection, every, plan_id=plan.plan_id)
-            _save_moved(connection, before, told.add(before, hydrating.restore(before, plan), known=False))
+            hydrations.save_moved(connection, before, told.add(before, hydrating.restore(before, plan), known=False))
             hydrations.change(connection, hydration_id, plan=plan.to_json())
             earlier = tallies.before_restored(before, plan, statistics.read_statistics(connection, hydration_id))
             statistics.begin(connection, tallies.totals(hydration_id, plan, earlier))
@@ -239,10 +236,11 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     @repeatable
     def renew(self, hydration_id: str, *, lane: str, lease_seconds: float) -> int:
         with self._database.write() as connection:
-            figures = hydrations.lock(connection, hydration_id)
-            held = ranges.renew(connection, hydration_id=hydration_id, lane=lane, seconds=lease_seconds)
+            figures, now = hydrations.lock(connection, hydration_id), ranges.now(connection)
+            until = now + timedelta(seconds=lease_seconds)
+            held = ranges.renew(connection, hydration_id=hydration_id, lane=lane, until=until)
             if held:
-                turns.take_turn(connection, figures, seconds=TOKEN_SECONDS)
+                turns.take_turn(connection, figures, seconds=TOKEN_SECONDS, now=now)
             return held
 
     @repeatable
@@ -306,6 +304,9 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     @repeatable
     def retry_failed(self, plan_id: str) -> int:
         """See ``Ledger.retry_failed``. Ranges of an earlier plan stay as they are: no lane would run them."""
+        with self._database.read() as connection:
+            if not ranges.has_failed(connection, plan_id):
+                return 0
         with self._write() as (connection, told):
             figures = hydrations.lock_by_plan(connection, plan_id)
             if figures is None:
@@ -354,15 +355,15 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     @repeatable
     def finish(self, hydration_id: str) -> Hydration:
         with self._write() as (connection, told):
-            figures = hydrations.lock(connection, hydration_id)
-            plan = hydrations.by_id(connection, hydration_id).plan
-            if figures.phase is not Phase.STEADY_STATE or (plan is not None and plan.increment):
-                _finish(connection, figures, told)
+            figures, found = hydrations.lock_whole(connection, hydration_id)
+            if figures.phase is Phase.STEADY_STATE and (found.plan is None or not found.plan.increment):
+                return found
+            _finish(connection, figures, told)
             return hydrations.by_id(connection, hydration_id)
 
     @repeatable
     def record_decision(self, hydration_id: str, decision: Decision) -> None:
-        with self._database.write() as connection:
+        with self._database.write_once() as connection:
             hydrations.keep_decision(connection, hydration_id, controls.to_json(decision))
 
     @repeatable
@@ -439,12 +440,5 @@ def _finish(connection: Connection, figures: Figures, told: Outbox) -> None:
     now = ranges.now(connection)
     if figures.sampled_at is None or now > figures.sampled_at:
         figures = taken(connection, figures, now)
-    _save_moved(connection, figures, told.add(figures, hydrating.finish(figures, now)))
+    hydrations.save_moved(connection, figures, told.add(figures, hydrating.finish(figures, now)))
     turns.forget(connection, figures.id)
-
-
-def _save_moved(connection: Connection, before: Figures, after: Figures, **more: Any) -> None:
-    """Write figures back, with ``more`` beside them, and when a phase began that they are in now."""
-    hydrations.save(connection, after, **more)
-    if after.phase is not before.phase:
-        hydrations.enter(connection, after.id, after.phase)

@@ -88,12 +88,25 @@ class SqlObserving:
 
     @repeatable
     def prune_samples(self, hydration_id: str, *, seconds: float, rows: int, most: int = 1000) -> int:
+        with self._database.read() as connection:
+            if samples.find_cut(connection, hydration_id, seconds=seconds, rows=rows) is None:
+                return 0
         with self._database.write() as connection:
             return samples.prune(connection, hydration_id, seconds=seconds, rows=rows, most=most)
 
 
 HOUR = 3600.0
 _FIRST = range_.alias("first")
+_EARLIER = (
+    sa.select(_FIRST.c.plan_id)
+    .join(hydration, hydration.c.id == _FIRST.c.hydration_id)
+    .where(
+        _FIRST.c.hydration_id == sa.bindparam("id"),
+        is_first(_FIRST),
+        sa.or_(hydration.c.plan_id.is_(None), hydration.c.plan_id != _FIRST.c.plan_id),
+    )
+    .limit(1)
+)
 
 
 class SqlPruning:
@@ -104,6 +117,8 @@ class SqlPruning:
     def find_superseded(self, kept: History, *, hydration_id: str | None = None) -> list[str]:
         """See ``Pruning.find_superseded``. Reads every range of a hydration that is named, otherwise of all."""
         with self._database.read() as connection:
+            if hydration_id is not None and not connection.execute(_EARLIER, {"id": hydration_id}).first():
+                return []
             return _find_superseded(connection, kept, hydration_id=hydration_id)
 
     @repeatable

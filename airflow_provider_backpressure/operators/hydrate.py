@@ -23,6 +23,8 @@ from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanOutdated, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.hooks.endpoints import endpoint
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, Taken
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.lane_progress import (
@@ -210,7 +212,7 @@ class HydrateOperator(TransformTask):
     ) -> tuple[LaneResult, float | None]:
         """Return what the lane did of one hydration, and the seconds until an event that lasts is due."""
         # A retry does not plan again, so it looks by itself whether the ledger was restored meanwhile.
-        opened.take_target()
+        taken = opened.take_target()
         teller = self._teller(context, opened)
         # Events that became due while the task waited are reported at once; those of an earlier run are over.
         if parked := self._parked.pop(hydration.id, self._parked.pop("", 0.0)):
@@ -220,7 +222,7 @@ class HydrateOperator(TransformTask):
         else:
             teller.begin(hydration.id)
         label = f"{opened.declaration.source.table}: " if is_several(self.source) else ""
-        self.log.info("%s", start_line(opened, hydration, self._spark_page()))
+        self.log.info("%s", start_line(opened, hydration, self._spark_page(), taken))
         progress = ProgressLog(ledger=opened.ledger, hydration_id=hydration.id, log=self.log, label=label)
         if label:
             progress.postpone()
@@ -230,7 +232,7 @@ class HydrateOperator(TransformTask):
             opened.observation(hydration.id, tell=teller.look, delay=delay),
             notify_if_full(teller, hydration),
         ):
-            result = self._follow(context, opened, progress, pace)
+            result = self._follow(context, opened, progress, pace, taken)
         if result.outcome is Outcome.CLOSED:
             teller.look(*opened.latest(hydration.id))
         return result, teller.later
@@ -244,15 +246,18 @@ class HydrateOperator(TransformTask):
             log=self.log,
         )
 
-    def _follow(self, context: Context, opened: HydrationSession, progress: ProgressLog, pace: "Pace") -> LaneResult:
+    def _follow(
+        self, context: Context, opened: HydrationSession, progress: ProgressLog, pace: "Pace", taken: Taken | None
+    ) -> LaneResult:
         """Return what the lane did of the plan, and of those that follow it in the same run."""
-        committed = 0
+        committed, follows = 0, taken is None or taken.plan.consistency is Consistency.CATCH_UP
         while True:
-            result = self._drain(context, opened, progress, pace)
+            result = self._drain(context, opened, progress, pace, taken)
+            taken = None
             progress.end(result)
             self._note(context, opened)
             committed += result.committed
-            if result.outcome is not Outcome.DONE or not opened.follow():
+            if result.outcome is not Outcome.DONE or not follows or not opened.follow():
                 return replace(result, committed=committed)
 
     def _note(self, context: Context, opened: HydrationSession) -> None:
@@ -268,7 +273,9 @@ class HydrateOperator(TransformTask):
             bytes=sum(row.bytes_received for row in own) + ((before.bytes or 0) if before else 0),
         )
 
-    def _drain(self, context: Context, opened: HydrationSession, progress: ProgressLog, pace: "Pace") -> LaneResult:
+    def _drain(
+        self, context: Context, opened: HydrationSession, progress: ProgressLog, pace: "Pace", taken: Taken | None
+    ) -> LaneResult:
         """Return what the lane did; where the snapshot is lost another one is taken, a few times."""
         for left in reversed(range(SNAPSHOTS)):
             hydrator = opened.hydrator(
@@ -279,7 +286,9 @@ class HydrateOperator(TransformTask):
                 clock=pace.clock,
                 on_commit=progress.log_if_due,
                 reads_again=self.verify is Verify.FULL,
+                taken=taken,
             )
+            taken = None
             if pace.turn:
                 hydrator.plan = pace.turn.take(hydrator.hydration_id, hydrator.plan)
             try:

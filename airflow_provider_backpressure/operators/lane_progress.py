@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.progress.samples import line
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, Transient
-from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, Taken
 
 PROGRESS_SECONDS = 2.0
 """Least seconds between two progress lines."""
@@ -104,11 +104,11 @@ def end_line(result: LaneResult) -> str:
     return f"{result.committed:,} ranges committed by this task, and none is left."
 
 
-def start_line(opened: HydrationSession, hydration: Hydration, spark: str | None) -> str:
+def start_line(opened: HydrationSession, hydration: Hydration, spark: str | None, taken: Taken | None = None) -> str:
     """Return what a lane is about to do: from where, to where, how much, how, and where Spark shows it."""
     plan = hydration.plan
     assert plan is not None, "a lane drains a plan"
-    counts = opened.ledger.counts(plan.plan_id)
+    counts = taken.counts if taken is not None else opened.ledger.counts(plan.plan_id)
     return (
         f"{hydration.source_identity} -> {hydration.sink_identity}: {counts.committed:,} of {counts.total:,} ranges "
         f"committed; path {plan.path}, mode {plan.mode}, consistency {plan.consistency}; "

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.exceptions import PlanSuperseded
 from airflow_provider_backpressure.ledger.models import metadata
-from airflow_provider_backpressure.ledger.tables.hydration import MOST_PHASES
+from airflow_provider_backpressure.ledger.tables.phase import MOST_PHASES
 from tests.support.composed import Composed, Ports, difference
 from tests.support.local_runner import LocalRunner, carry_out
 from tests.support.marks import mark_long

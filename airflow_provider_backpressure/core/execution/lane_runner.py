@@ -142,7 +142,8 @@ class Hydrator:
         self._guard_log()
         if self._kept.must_read_again(self.plan):
             self._open_snapshot()
-        self._next_read = self.clock.monotonic() + READ_INTERVAL
+        began = self.clock.monotonic()
+        self._next_renewal, self._next_read = began + LEASE_SECONDS / 4, began + READ_INTERVAL
         closed_since: float | None = None
         waits = self.poll.waits()
         while True:
@@ -317,8 +318,7 @@ class Hydrator:
 
     def _time_out(self, future: "Future[RangeResult]") -> Exception | None:
         """End an attempt that takes longer than a range may; it has failed unless it was committed meanwhile."""
-        record = self._jobs[future].record
-        self._end(record)
+        self._end(record := self._jobs[future].record)
         words = f"Range {record.seq} was not committed within Budget(range_timeout={self.budget.range_timeout:g})."
         return self._settle(future, RangeFailed(words))
 

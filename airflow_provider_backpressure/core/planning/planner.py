@@ -112,11 +112,18 @@ class Planner(Previewer):
         return planner._begin(hydration, preview, restarted_by=self.run if refreshes else "")
 
     def reindex(
-        self, hydration: Hydration, *, who: str, accept: bool = False, within_plan: bool = False
+        self,
+        hydration: Hydration,
+        *,
+        who: str,
+        accept: bool = False,
+        within_plan: bool = False,
+        counts: RangeCounts | None = None,
     ) -> Planned | None:
         """Let a ledger that was lost, or is older than the sink, follow the sink; ``None`` where they agree.
 
-        ``within_plan``: only where both are at the same plan, as a lane that continues its own needs it.
+        ``within_plan``: only where both are at the same plan, as a lane that continues its own needs it. ``counts``: of
+        the hydration's plan, where the caller has them.
 
         What was committed is not read again, and the source is not asked where all of it was. Raises ``LedgerRefused``
         where the sink is the older one and that is not accepted.
@@ -124,7 +131,7 @@ class Planner(Previewer):
         reindexer = Reindexer(
             source=self.source, sink=self.sink, runner=self.runner, ledger=self.ledger, environment=self.environment
         )
-        found = reindexer.follow(hydration, who=who, accept=accept, within_plan=within_plan)
+        found = reindexer.follow(hydration, who=who, accept=accept, within_plan=within_plan, counts=counts)
         if found is None:
             return None
         note = f"the ledger was rebuilt from the target: {found.committed} of {found.ranges} ranges are committed"

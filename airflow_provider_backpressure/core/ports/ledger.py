@@ -387,6 +387,8 @@ def every_range(
     after = -1
     while page := ledger.ranges(plan_id, states=states, after_seq=after, limit=PAGE):
         yield from page
+        if len(page) < PAGE:
+            return
         after = page[-1].seq
 
 

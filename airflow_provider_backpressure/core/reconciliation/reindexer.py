@@ -1,7 +1,7 @@
 """Reindexing: a ledger that was lost, or is older than the sink, follows the sink again. Reads no row of the source."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Consistency, NewColumn
@@ -49,15 +49,22 @@ class Reindexer:
         return self._comparison(hydration)[0]
 
     def follow(
-        self, hydration: Hydration, *, who: str, accept: bool = False, within_plan: bool = False
+        self,
+        hydration: Hydration,
+        *,
+        who: str,
+        accept: bool = False,
+        within_plan: bool = False,
+        counts: RangeCounts | None = None,
     ) -> Followed | None:
         """Let the ledger follow the sink; ``None`` where they agree.
 
-        ``accept``: also where the ledger knows more. ``within_plan``: only where both are at the same plan.
+        ``accept``: also where the ledger knows more. ``within_plan``: only where both are at the same plan. ``counts``:
+        of the hydration's plan, where the ledger was asked for them already.
         ``LedgerRefused`` where the ledger knows more and that is not accepted, and where the sink's plan row is of
         another hydration or does not hold the whole plan.
         """
-        finding, row = self._comparison(hydration)
+        finding, row = self._comparison(hydration, counts)
         same_plan = row is not None and hydration.plan is not None and row.plan_id == hydration.plan.plan_id
         if finding.standing is Standing.AGREED or (within_plan and not same_plan):
             return None
@@ -67,9 +74,10 @@ class Reindexer:
         self._check_log(hydration, checked_row)
         return self._rebuild(hydration, checked_row, who=who, why=finding.sentence)
 
-    def _comparison(self, hydration: Hydration) -> tuple[Finding, PlanRow | None]:
+    def _comparison(self, hydration: Hydration, counts: RangeCounts | None = None) -> tuple[Finding, PlanRow | None]:
         plan = hydration.plan
-        counts = self.ledger.counts(plan.plan_id) if plan else RangeCounts()
+        if counts is None:
+            counts = self.ledger.counts(plan.plan_id) if plan else RangeCounts()
         row, unsettled, unknown = self.sink.held(), 0, False
         mirrored = plan is not None and plan.mirrored_since and row is not None and row.plan_id == plan.plan_id
         confirmed = 0
@@ -78,9 +86,12 @@ class Reindexer:
             records = list(every_range(self.ledger, plan.plan_id, [RangeState.COMMITTED]))
             counts, confirmed = replace(counts, committed=len(records)), self._count_confirmed(plan, records)
         if plan is not None and row is not None and row.plan_id == plan.plan_id and counts.open:
-            # Asked for in this order: whatever is committed meanwhile makes the row's number larger, and no other one.
-            unsettled = self._count_unsettled(plan)
-            row = self.sink.held()
+            tried = self._list_tried(plan)
+            if tried:
+                # Asked for in this order: whatever is committed meanwhile makes the row's number larger, and no other
+                # one. Where nothing is tried that is open, all that the row counts was committed in the ledger by then.
+                unsettled = self._count_unsettled(plan, tried)
+                row = self.sink.held()
             most = counts.committed - confirmed + unsettled
             unknown = row is not None and row.committed > most and self._unknown(plan)
         comparison = Comparison(
@@ -96,10 +107,13 @@ class Reindexer:
         )
         return comparison.find(), row
 
-    def _count_unsettled(self, plan: Plan) -> int:
-        """Count the ranges that were tried, are open in the ledger, and are committed in the sink."""
-        tried = {record.slice_id: record for record in every_range(self.ledger, plan.plan_id, OPEN) if record.attempt}
-        found = self.sink.markers(plan.plan_id, list(tried)) if tried else {}
+    def _list_tried(self, plan: Plan) -> dict[str, RangeRecord]:
+        """Return the ranges that were tried and are open in the ledger, by their slices."""
+        return {record.slice_id: record for record in every_range(self.ledger, plan.plan_id, OPEN) if record.attempt}
+
+    def _count_unsettled(self, plan: Plan, tried: Mapping[str, RangeRecord]) -> int:
+        """Count those that are committed in the sink."""
+        found = self.sink.markers(plan.plan_id, list(tried))
         return sum(not marker.revoked and marker.has_bounds(tried[each].bounds) for each, marker in found.items())
 
     def _count_confirmed(self, plan: Plan, committed: Sequence[RangeRecord]) -> int:

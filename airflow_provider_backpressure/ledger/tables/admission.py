@@ -27,7 +27,7 @@ def free_token(connection: Connection, figures: Figures) -> None:
 def admit_range(connection: Connection, before: Figures, request: attempts.Request, told: Outbox) -> Permit | None:
     figures = before
     found = ranges.candidate(connection, figures, seq=request.seq)
-    if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS).granted:
+    if found is None or not turns.take_turn(connection, figures, seconds=TOKEN_SECONDS, now=found.now).granted:
         return None
     first = found.range.seq
     if request.seq is None:
@@ -39,7 +39,8 @@ def admit_range(connection: Connection, before: Figures, request: attempts.Reque
     ranges.save(connection, record)
     figures = hydrating.after_admission(figures, record.seq, first=request.seq is None and record.seq == first)
     if figures.sampled_at is None:
-        figures = taken(connection, figures, found.now)
+        more = found.range.state is RangeState.PLANNED
+        figures = taken(connection, figures, found.now, in_flight=found.in_flight + more)
     if found.range.state is RangeState.PLANNED:
         figures = told.add(before, figures, in_flight=1, seq=record.seq)
     hydrations.save(connection, figures)

@@ -12,62 +12,16 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_backpressure.core import transitions as refusals
 from airflow_provider_backpressure.core.gate.activity import Activity
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
+from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
 from airflow_provider_backpressure.core.progress import alerts as events
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.transitions import hydration as hydrating
 from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.ledger.models import control, hydration, metadata, phase, range_
+from airflow_provider_backpressure.ledger.models import control, hydration, metadata, range_
 from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.ledger.tables import control_log as decisions
-
-_OF = sa.select(phase).where(phase.c.hydration_id == sa.bindparam("hydration"))
-_END = (
-    sa.update(phase)
-    .where(phase.c.hydration_id == sa.bindparam("hydration"), phase.c.ended_at.is_(None))
-    .values(ended_at=utc_now())
-)
-_BEGIN = sa.insert(phase).values(started_at=utc_now())
-_LAST = sa.select(sa.func.max(phase.c.number)).where(phase.c.hydration_id == sa.bindparam("hydration"))
-
-
-MOST_PHASES = 100
-"""Newest phases of a hydration that are kept, beside the first: each copy that is made again has two."""
-
-
-def enter(connection: Connection, hydration_id: str, entered: Phase) -> None:
-    """End the phase that a hydration is in, and begin another; old phases are forgotten, all but the first."""
-    connection.execute(_END, {"hydration": hydration_id})
-    last = connection.execute(_LAST, {"hydration": hydration_id}).scalar_one() or 0
-    _begin_phase(connection, hydration_id, last + 1, entered)
-    if last >= MOST_PHASES:
-        old = phase.c.number.between(2, last + 1 - MOST_PHASES)
-        connection.execute(sa.delete(phase).where(phase.c.hydration_id == hydration_id, old))
-
-
-def _begin_phase(connection: Connection, hydration_id: str, number: int, entered: Phase) -> None:
-    begun = {"hydration_id": hydration_id, "number": number, "phase": entered.value, "ended_at": None}
-    connection.execute(_BEGIN, begun)
-
-
-def read_spans(connection: Connection, hydration_id: str) -> list[Span]:
-    """Return the phases of a hydration, in order."""
-    rows = connection.execute(_OF.order_by(phase.c.number), {"hydration": hydration_id})
-    return [Span(phase=Phase(row.phase), started_at=row.started_at, ended_at=row.ended_at) for row in rows]
-
-
-def read_snapshot_spans(connection: Connection, ids: Collection[str]) -> dict[str, Span]:
-    """Return the latest time in which a snapshot went in, by hydration."""
-    rows = connection.execute(
-        sa.select(phase)
-        .where(phase.c.hydration_id.in_(ids), phase.c.phase != Phase.STEADY_STATE.value)
-        .order_by(phase.c.number)
-    )
-    return {
-        row.hydration_id: Span(phase=Phase(row.phase), started_at=row.started_at, ended_at=row.ended_at) for row in rows
-    }
-
+from airflow_provider_backpressure.ledger.tables import phase as phases
 
 _FIGURES: tuple[sa.ColumnElement[Any], ...] = (
     hydration.c.id,
@@ -115,6 +69,7 @@ _LOCK_BY_PLAN = _of_range().where(hydration.c.plan_id == sa.bindparam("plan"))
 _ADD = sa.insert(hydration).values(created_at=utc_now(), updated_at=utc_now())
 _UPDATE = sa.update(hydration).where(hydration.c.id == sa.bindparam("key"))
 _CHANGE = _UPDATE.values(updated_at=utc_now())
+_RELEASE = _CHANGE.where(hydration.c.holder == sa.bindparam("run"))
 _SAVED = (
     "phase",
     "plan_id",
@@ -221,7 +176,7 @@ def add(
         "sink_server": sink_server,
     }
     connection.execute(_ADD, {**own, **values})
-    _begin_phase(connection, figures.id, 1, figures.phase)
+    phases.begin(connection, figures.id, 1, figures.phase)
 
 
 def lock_whole(connection: Connection, hydration_id: str) -> tuple[Figures, Hydration]:
@@ -298,6 +253,13 @@ def save(connection: Connection, figures: Figures, **more: Any) -> None:
     connection.execute(_CHANGE, {**values, **own, **more})
 
 
+def save_moved(connection: Connection, before: Figures, after: Figures, **more: Any) -> None:
+    """Write figures back, with ``more`` beside them, and when a phase began that they are in now."""
+    save(connection, after, **more)
+    if after.phase is not before.phase:
+        phases.enter(connection, after.id, after.phase)
+
+
 def change(connection: Connection, hydration_id: str, **values: Any) -> None:
     """Change what is not among the figures."""
     connection.execute(_CHANGE, {"key": hydration_id, **values})
@@ -307,6 +269,14 @@ def keep_holder(connection: Connection, hydration_id: str, holder: str, *, heard
     """Keep which run has the hydration for itself, and that it was heard now."""
     own = {"heard_at": utc_now()} if heard else {}
     connection.execute(_CHANGE.values(holder=holder, **own), {"key": hydration_id})
+
+
+def release_holder(connection: Connection, hydration_id: str, run: str) -> bool:
+    """Let no run have a hydration that this one has; ``False`` where it has not, ``LedgerRefused``: unknown id."""
+    if connection.execute(_RELEASE, {"key": hydration_id, "run": run, "holder": None}).rowcount:
+        return True
+    _kept(connection, hydration_id, hydration.c.holder)
+    return False
 
 
 def probe(connection: Connection, hydration_id: str) -> str | None:

@@ -7,7 +7,6 @@ after the other in the order of :class:`Shared`: no two can wait for each other.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -26,12 +25,14 @@ from airflow_provider_backpressure.core.gate.queue import (
 from airflow_provider_backpressure.core.transitions.hydration import RENEWED_BELOW, Figures
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
 from airflow_provider_backpressure.ledger.sql_types import utc_now
-from airflow_provider_backpressure.ledger.tables.range import BY_STATE, any_open, held_by, now
+from airflow_provider_backpressure.ledger.tables.range import BY_STATE, HAS_OPEN, held_by
 
 _THIS_LIMIT = sa.and_(limit.c.kind == sa.bindparam("key_kind"), limit.c.name == sa.bindparam("key_name"))
 _LOCK_LIMIT = sa.select(limit.c.most, limit.c.set_by).where(_THIS_LIMIT).with_for_update()
 _READ_LIMIT = sa.select(limit.c.most).where(_THIS_LIMIT)
 _MINE = queue.c.hydration_id == sa.bindparam("id")
+_READ_MINE = sa.select(queue).where(_MINE)
+_START = sa.update(queue).where(_MINE).values(started_at=utc_now())
 
 _ENTRIES = (
     sa.select(
@@ -44,8 +45,15 @@ _ENTRIES = (
         hydration.c.plan_id,
     )
     .join(hydration, hydration.c.id == queue.c.hydration_id)
-    .where(queue.c.lease_until > utc_now(), hydration.c.phase != Phase.STEADY_STATE.value)
+    .where(
+        queue.c.lease_until > utc_now(),
+        hydration.c.phase != Phase.STEADY_STATE.value,
+        # A token is in use while there is something to do with it. What only waits for its verification does not block
+        # others.
+        sa.or_(queue.c.started_at.is_(None), hydration.c.plan_id.is_(None), HAS_OPEN),
+    )
 )
+_ENTRIES_OF = _ENTRIES.where(hydration.c.cluster == sa.bindparam("cluster"))
 _HELD_ANYWHERE = (
     sa.select(sa.func.count().label("number"), sa.func.coalesce(sa.func.sum(range_.c.memory_bytes), 0).label("memory"))
     .select_from(hydration)
@@ -56,7 +64,7 @@ _HELD_ANYWHERE = (
 
 def entries(connection: Connection, cluster: str | None) -> list[QueueEntry]:
     """Return what waits or has a token, of a cluster or of all."""
-    query = _ENTRIES if cluster is None else _ENTRIES.where(hydration.c.cluster == cluster)
+    rows = connection.execute(_ENTRIES) if cluster is None else connection.execute(_ENTRIES_OF, {"cluster": cluster})
     return [
         QueueEntry(
             hydration_id=row.hydration_id,
@@ -66,31 +74,36 @@ def entries(connection: Connection, cluster: str | None) -> list[QueueEntry]:
             running=row.started_at is not None,
             run=row.run,
         )
-        for row in connection.execute(query).all()
-        if _counts(connection, row)
+        for row in rows
     ]
 
 
-def _counts(connection: Connection, row: Any) -> bool:
-    """Whether a place counts: a token is in use while there is something to do with it. What only waits for its
-    verification does not block others.
-    """
-    return row.started_at is None or row.plan_id is None or any_open(connection, row.hydration_id) is not None
+HAS_TOKEN = (
+    sa.select(queue.c.hydration_id)
+    .where(queue.c.hydration_id == hydration.c.id, queue.c.started_at.is_not(None), queue.c.lease_until > utc_now())
+    .correlate(hydration)
+    .scalar_subquery()
+    .is_not(None)
+)
+"""Whether a hydration's ranges may go: it has a token."""
 
 
 def stands(connection: Connection, hydration_id: str, cluster: str) -> QueuePlace:
-    """Return a hydration's place as it is now; change nothing. The holder of a token gets no count of the others."""
-    if _Mine.read(connection, hydration_id).has_token:
-        return NOT_QUEUED
+    """Return the place as it is now of a hydration without a token; change nothing."""
     most = read_limit(connection, Shared.HYDRATIONS, cluster)
     return place(entries(connection, cluster), hydration_id, concurrency=most, cluster=cluster)
 
 
-def take_turn(connection: Connection, figures: Figures, *, seconds: float, run: str | None = None) -> QueuePlace:
-    """Take or keep a place, and the token where it is this hydration's turn. The hydration is locked."""
+def take_turn(
+    connection: Connection, figures: Figures, *, seconds: float, now: datetime, run: str | None = None
+) -> QueuePlace:
+    """Take or keep a place, and the token where it is this hydration's turn. The hydration is locked.
+
+    ``now``: the database's time, under the lock.
+    """
     if not figures.queues:
         return NOT_QUEUED
-    mine = _Mine.read(connection, figures.id)
+    mine = _Mine.read(connection, figures.id, now=now)
     mine.renew(connection, figures.id, seconds=seconds, run=run)
     if mine.has_token:
         return NOT_QUEUED
@@ -98,7 +111,7 @@ def take_turn(connection: Connection, figures: Figures, *, seconds: float, run: 
     found = place(entries(connection, figures.cluster), figures.id, concurrency=most, cluster=figures.cluster)
     if not may_start(found):
         return found
-    connection.execute(sa.update(queue).where(_MINE).values(started_at=utc_now()), {"id": figures.id})
+    connection.execute(_START, {"id": figures.id})
     return NOT_QUEUED
 
 
@@ -213,6 +226,8 @@ def _key(kind: Shared, name: str) -> dict[str, str]:
 class _Mine:
     """A hydration's own place, if it has not lost it."""
 
+    there: bool
+    """Whether it has a row at all."""
     left: float
     """Seconds of its lease; 0 where there is none."""
     started: bool
@@ -221,17 +236,16 @@ class _Mine:
     now: datetime
 
     @classmethod
-    def read(cls, connection: Connection, hydration_id: str) -> "_Mine":
+    def read(cls, connection: Connection, hydration_id: str, *, now: datetime) -> "_Mine":
         """Read it."""
-        mine: Any = sa.select(queue, utc_now().label("now")).where(_MINE)
-        row = connection.execute(mine, {"id": hydration_id}).one_or_none()
-        at = row.now if row else now(connection)
-        left = (row.lease_until - at).total_seconds() if row else 0.0
+        row = connection.execute(_READ_MINE, {"id": hydration_id}).one_or_none()
+        left = (row.lease_until - now).total_seconds() if row else 0.0
         return cls(
+            there=row is not None,
             left=max(0.0, left),
             started=row is not None and row.started_at is not None,
-            ready_at=row.ready_at if row is not None and left > -REMEMBERED_SECONDS else at,
-            now=at,
+            ready_at=row.ready_at if row is not None and left > -REMEMBERED_SECONDS else now,
+            now=now,
         )
 
     @property
@@ -243,7 +257,8 @@ class _Mine:
         """Renew it for so long; one that is forgotten, or was never taken, begins after the others."""
         until = self.now + timedelta(seconds=seconds)
         if not self.left:
-            forget(connection, hydration_id)
+            if self.there:
+                forget(connection, hydration_id)
             values = {"hydration_id": hydration_id, "run": run, "ready_at": self.ready_at, "lease_until": until}
             connection.execute(sa.insert(queue), values)
         elif self.left < seconds * RENEWED_BELOW:

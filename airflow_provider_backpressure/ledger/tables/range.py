@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -75,22 +77,54 @@ FIRST_PLANNED = (
 )
 """The plan's next range; ``NULL`` where none is planned."""
 _OTHER = range_.alias("other")
+_IS_LEFT = sa.and_(
+    _OTHER.c.hydration_id == hydration.c.id, is_unsettled(_OTHER), _OTHER.c.plan_id == hydration.c.plan_id
+)
 # One statement: who asks without the hydration's lock would miss, between two of them, a range that was planned at the
 # first and is in flight at the second, or the other way round.
 _OPEN = (
     sa.select(_OTHER.c.seq, _OTHER.c.state, FIRST_PLANNED.label("waiting"))
-    .select_from(
-        hydration.outerjoin(
-            _OTHER,
-            sa.and_(
-                _OTHER.c.hydration_id == hydration.c.id, is_unsettled(_OTHER), _OTHER.c.plan_id == hydration.c.plan_id
-            ),
-        )
-    )
+    .select_from(hydration.outerjoin(_OTHER, _IS_LEFT))
     .with_hint(_OTHER, BY_STATE, "mysql")
     .where(hydration.c.id == sa.bindparam("id"))
     .limit(1)
 )
+HAS_OPEN: sa.ColumnElement[bool] = sa.or_(
+    FIRST_PLANNED.is_not(None),
+    sa.select(_OTHER.c.seq)
+    .with_hint(_OTHER, BY_STATE, "mysql")
+    .where(_IS_LEFT)
+    .limit(1)
+    .correlate(hydration)
+    .scalar_subquery()
+    .is_not(None),
+)
+"""Whether a range of the hydration's plan is still to be committed."""
+_ABANDONED = sa.select(range_).where(
+    held_by(sa.bindparam("hydration_id")),
+    sa.or_(range_.c.lease_until <= utc_now(), range_.c.lane == sa.bindparam("lane")),
+)
+_FAILED = sa.and_(
+    range_.c.hydration_id == sa.bindparam("own"),
+    is_in(RangeState.FAILED),
+    range_.c.plan_id == sa.bindparam("of_plan"),
+)
+_FAILED_SEQS = sa.select(range_.c.seq).where(_FAILED)
+_PLAN_AGAIN = sa.update(range_).where(_FAILED)
+_OWNER = (
+    sa.select(_OTHER.c.hydration_id)
+    .where(_OTHER.c.plan_id == sa.bindparam("of_plan"))
+    .order_by(_OTHER.c.seq)
+    .limit(1)
+    .scalar_subquery()
+)
+_ANY_FAILED = (
+    sa.select(range_.c.seq)
+    .where(range_.c.hydration_id == _OWNER, is_in(RangeState.FAILED), range_.c.plan_id == sa.bindparam("of_plan"))
+    .limit(1)
+)
+_RENEW = sa.update(range_).where(held_by(sa.bindparam("own")), range_.c.lane == sa.bindparam("mine"))
+_CLOCK = sa.select(_NOW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,35 +214,36 @@ def count_leased(connection: Connection, hydration_id: str) -> int:
     return connection.execute(query).scalar_one()
 
 
-def renew(connection: Connection, *, hydration_id: str, lane: str, seconds: float) -> int:
+def renew(connection: Connection, *, hydration_id: str, lane: str, until: datetime) -> int:
     """Renew the leases of what a lane has in flight and return how many there are."""
-    until = now(connection) + timedelta(seconds=seconds)
-    held = held_by(sa.literal(hydration_id))
-    return connection.execute(sa.update(range_).where(held, range_.c.lane == lane).values(lease_until=until)).rowcount
+    return connection.execute(_RENEW, {"own": hydration_id, "mine": lane, "lease_until": until}).rowcount
 
 
 def now(connection: Connection) -> datetime:
     """Return the database's time."""
-    return connection.execute(sa.select(_NOW)).scalar_one()
+    return connection.execute(_CLOCK).scalar_one()
 
 
 def find_abandoned(connection: Connection, *, hydration_id: str, lane: str | None) -> list[RangeRecord]:
     """Return ranges in flight whose lease has run out, and all that ``lane`` holds."""
-    lost = range_.c.lease_until <= utc_now()
-    if lane is not None:
-        lost = sa.or_(lost, range_.c.lane == lane)
-    rows = connection.execute(sa.select(range_).where(held_by(sa.literal(hydration_id)), lost))
+    # No lane is called None: nothing equals NULL.
+    rows = connection.execute(_ABANDONED, {"hydration_id": hydration_id, "lane": lane})
     # Not ordered by the database, which would rather read every range by key than sort a few.
     return sorted((_record(row) for row in rows), key=lambda record: (record.plan_id, record.seq))
 
 
+def has_failed(connection: Connection, plan_id: str) -> bool:
+    """Whether a range of a plan has failed. Its hydration is found by its first range, and the failed ones by that."""
+    return connection.execute(_ANY_FAILED, {"of_plan": plan_id}).first() is not None
+
+
 def retry_failed(connection: Connection, *, hydration_id: str, plan_id: str) -> list[int]:
     """Plan failed ranges again and return their sequence numbers."""
-    failed = sa.and_(range_.c.hydration_id == hydration_id, is_in(RangeState.FAILED), range_.c.plan_id == plan_id)
-    seqs = list(connection.scalars(sa.select(range_.c.seq).where(failed)))
+    values = {"own": hydration_id, "of_plan": plan_id}
+    seqs = list(connection.scalars(_FAILED_SEQS, values))
     if seqs:
         again = {"state": RangeState.PLANNED.value, "lane": None, "session_id": None}
-        connection.execute(sa.update(range_).where(failed).values(again))
+        connection.execute(_PLAN_AGAIN, {**values, **again})
     return seqs
 
 
@@ -240,7 +275,7 @@ def any_open(connection: Connection, hydration_id: str) -> tuple[int, RangeState
 
 def count(connection: Connection, plan_id: str) -> RangeCounts:
     """Count a plan's ranges by state; reads the whole plan."""
-    row = connection.execute(sa.select(*by_state(range_)).where(range_.c.plan_id == plan_id)).one()
+    row = connection.execute(_COUNT, {"plan_id": plan_id}).one()
     return RangeCounts(**{name: int(number or 0) for name, number in row._mapping.items()})
 
 
@@ -252,14 +287,24 @@ def by_state(table: sa.FromClause) -> list[sa.Label[int]]:
     return [sa.func.sum(sa.case((table.c.state == state.value, 1), else_=0)).label(state.value) for state in RangeState]
 
 
+_COUNT = sa.select(*by_state(range_)).where(range_.c.plan_id == sa.bindparam("plan_id"))
+_PAGE = (
+    sa.select(range_)
+    .where(range_.c.plan_id == sa.bindparam("plan_id"), range_.c.seq > sa.bindparam("after_seq"))
+    .order_by(range_.c.seq)
+)
+_PAGE_OF_STATES = _PAGE.where(range_.c.state.in_(sa.bindparam("states", expanding=True)))
+
+
 def page(
     connection: Connection, plan_id: str, *, states: Sequence[RangeState] | None, after_seq: int, limit: int | None
 ) -> list[RangeRecord]:
     """Return ranges in the order of ``seq``."""
-    query = sa.select(range_).where(range_.c.plan_id == plan_id, range_.c.seq > after_seq).order_by(range_.c.seq)
+    values: dict[str, Any] = {"plan_id": plan_id, "after_seq": after_seq}
     if states is not None:
-        query = query.where(range_.c.state.in_([state.value for state in states]))
-    return [_record(row) for row in connection.execute(query.limit(limit))]
+        values["states"] = [state.value for state in states]
+    query = _PAGE if states is None else _PAGE_OF_STATES
+    return [_record(row) for row in connection.execute(query.limit(limit), values)]
 
 
 def _record(row: Row[Any]) -> RangeRecord:

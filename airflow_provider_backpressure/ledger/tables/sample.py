@@ -69,17 +69,32 @@ def rate(connection: Connection, hydration_id: str, *, seconds: float) -> float 
     return rate_between(base[0], last, now=now, seconds=seconds) if base else None
 
 
+def find_cut(connection: Connection, hydration_id: str, *, seconds: float, rows: int) -> datetime | None:
+    """Return from when on backwards samples are older, or more, than is kept; ``None`` where none is."""
+    row = connection.execute(_KEPT, {"id": hydration_id, "rows": rows}).one()
+    cut: datetime = max(filter(None, (row.now - timedelta(seconds=seconds), row.beyond)))
+    return cut if row.first is not None and row.first <= cut else None
+
+
 def prune(connection: Connection, hydration_id: str, *, seconds: float, rows: int, most: int) -> int:
     """Forget at most so many samples that are older, or more, than is kept; return how many went."""
     mine = sample.c.hydration_id == hydration_id
-    now: datetime = connection.execute(sa.select(utc_now())).scalar_one()
+    cut = find_cut(connection, hydration_id, seconds=seconds, rows=rows)
+    if cut is None:
+        return 0
     ats = sa.select(sample.c.at).where(mine)
-    beyond = connection.execute(ats.order_by(sample.c.at.desc()).offset(rows).limit(1)).scalar_one_or_none()
-    cut = max(filter(None, (now - timedelta(seconds=seconds), beyond)))
     old = [row.at for row in connection.execute(ats.where(sample.c.at <= cut).order_by(sample.c.at).limit(most))]
     if old:
         connection.execute(sa.delete(sample).where(mine, sample.c.at <= old[-1]))
     return len(old)
+
+
+_OF_ID = sa.select(sample.c.at).where(sample.c.hydration_id == sa.bindparam("id"))
+_KEPT = sa.select(
+    utc_now().label("now"),
+    _OF_ID.order_by(sample.c.at).limit(1).scalar_subquery().label("first"),
+    _OF_ID.order_by(sample.c.at.desc()).offset(sa.bindparam("rows")).limit(1).scalar_subquery().label("beyond"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +214,16 @@ def taken(
     *,
     pressure: float | None = None,
     memory: MemoryReading | None = None,
+    in_flight: int | None = None,
 ) -> Figures:
-    """Keep a sample and return the figures after it, which the caller has to save."""
+    """Keep a sample and return the figures after it, which the caller has to save.
+
+    ``in_flight``: how many ranges hold a credit now, where the caller knows that.
+    """
     row = tallies.sample(
         now,
         statistics.read_statistics(connection, figures.id),
-        in_flight=ranges.in_flight(connection, figures.id),
+        in_flight=ranges.in_flight(connection, figures.id) if in_flight is None else in_flight,
         credits=figures.credits,
         pressure=pressure,
         memory=memory,

@@ -11,13 +11,14 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_backpressure.assets import hydrations_of
-from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.planning import repair
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed, SourceRefused
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
     PlanSnapshotOperator,
@@ -152,14 +153,23 @@ def test_names_that_only_a_run_knows_give_an_event_by_the_alias_of_their_dag(wor
 
 
 def test_a_lane_drains_what_follows_in_the_same_run(world, monkeypatch):
-    """As windows of a log follow ranges; the count is that of all."""
+    """As windows of a log follow ranges; the count is that of all. Nothing follows a plan of another consistency."""
     plan(world).execute(context())
-    follows = iter([True, True, False])
+    follows, take = iter([True, True, False]), HydrationSession.take_target
     monkeypatch.setattr(
         "airflow_provider_backpressure.core.planning.planner.Planner.follow", lambda self: next(follows)
     )
+
+    def take_followed(session):
+        taken = take(session)
+        return taken._replace(plan=replace(taken.plan, consistency=Consistency.CATCH_UP))
+
+    monkeypatch.setattr(HydrationSession, "take_target", take_followed)
+    monkeypatch.setattr("airflow_provider_backpressure.core.execution.lane_runner.guard_log", lambda *_: None)
     assert lane(world).execute(context())["committed"] == 10
     assert next(follows, None) is None
+    monkeypatch.setattr(HydrationSession, "take_target", take)
+    assert lane(world).execute(context())["committed"] == 0
 
 
 @pytest.mark.parametrize("how", ["target", "none"])
