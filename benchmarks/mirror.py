@@ -1,7 +1,8 @@
 """A table of which one row in a hundred has changed, in a tenth of its ranges: mirrored, copied again, and only read.
 
 ``python -m benchmarks.mirror`` fills one table, mirrors and replaces a target once, and then lets nights follow: rows
-change, and each side brings its target up to date. The floor reads all rows by COPY and drops them.
+change, and each side brings its target up to date; pgcopydb, which has no other way, copies all rows into an empty
+table. The floor reads all rows by COPY and drops them.
 """
 
 import argparse
@@ -9,30 +10,34 @@ import statistics
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, Refresh
+from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.verification.completion import Completion
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
-from airflow_provider_backpressure.sinks import PostgresSink
-from airflow_provider_backpressure.sources import PostgresSource
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
+from benchmarks.runs import Runs
+from benchmarks.sides.peers import make_order, read_child_seconds
+from benchmarks.sides.pgcopydb import Pgcopydb
 from benchmarks.stage import LIGHT, SETTINGS, WORKERS
 from dev.databases import open_database
 from dev.services import Server, Services, temporary_services
 from dev.tpch import fingerprint
 
 HEADING = "A mirror of which one row in a hundred has changed"
-SIDES = {"mirror": "ours, `mirror`", "replace": "ours, `replace`: a full copy", "floor": "COPY of all rows to nowhere"}
+SIDES = {
+    "mirror": "ours, `mirror`",
+    "replace": "ours, `replace`: a full copy",
+    "pgcopydb": "pgcopydb: a full copy",
+    "floor": "COPY of all rows to nowhere",
+}
+COPIED = "copied"
+"""Database of pgcopydb's target, which has the source's name."""
 RANGES = 20
 console = Console()
 
@@ -44,14 +49,17 @@ class Turn:
     side: str
     seconds: float
     cpu_seconds: float
-    """Of Spark, PostgreSQL and this process."""
+    """Of Spark, PostgreSQL, this process and the tool."""
+
+
+TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, body text, cents numeric(12, 2), at timestamp)"
 
 
 def fill(server: Server, rows: int) -> None:
     """Make the source."""
     with open_database(server, "postgres") as connection:
         connection.execute("CREATE SCHEMA raw")
-        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, body text, cents numeric(12, 2), at timestamp)")
+        connection.execute(TABLE)
         connection.execute(
             "INSERT INTO t SELECT i, repeat(md5(i::text), 3), i / 100.0, timestamp '2024-01-01' + i * interval '1 s' "
             f"FROM generate_series(1, {rows}) i"
@@ -67,57 +75,6 @@ def change(server: Server, rows: int) -> None:
         connection.execute("CHECKPOINT")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nights:
-    """The open hydrations of both of our sides."""
-
-    url: str
-    at: Endpoint
-    runner: Runner
-    budget: Budget
-
-    def copy(self, mode: Mode, night: str) -> None:
-        """Let one run plan, drain, check and publish."""
-        with ExitStack() as stack:
-            ledger = stack.enter_context(closing(SqlLedger(self.url)))
-            source = stack.enter_context(closing(PostgresSource(conn_id="db", table="public.t").open(self.at)))
-            sink = stack.enter_context(closing(PostgresSink(conn_id="db", table=f"raw.{mode.value}").open(self.at)))
-            planner = Planner(
-                source=source,
-                sink=sink,
-                runner=self.runner,
-                ledger=ledger,
-                budget=self.budget,
-                mode=mode,
-                consistency=Consistency.STATIC,
-                owner="benchmark",
-                cluster="spark",
-                run=night,
-                refresh=Refresh.EACH_RUN,
-            )
-            planned = planner.plan()
-            hydration_id = planned.hydration.id
-            Hydrator(
-                hydration_id=hydration_id,
-                plan=planned.plan,
-                lane="lane",
-                ledger=ledger,
-                source=source,
-                sink=sink,
-                runner=self.runner,
-                limiter=Limiter(
-                    ledger=ledger, hydration_id=hydration_id, budget=self.budget, memory=self.runner.memory
-                ),
-                budget=self.budget,
-                share=self.budget.credits,
-                inline_wait=3600,
-            ).run()
-            Completion(plan=planned.plan, ledger=ledger, sink=sink).check()
-            sink.complete(planned.plan)
-            sink.publish(planned.plan)
-            ledger.finish(hydration_id)
-
-
 def read_to_nowhere(server: Server) -> None:
     """Read every row of the source by one COPY, and drop it."""
     with (
@@ -129,13 +86,23 @@ def read_to_nowhere(server: Server) -> None:
             pass
 
 
+def copy_by_pgcopydb(server: Server, folder: Path, rows: int) -> None:
+    """Empty the target, and let pgcopydb copy all rows again."""
+    with open_database(server, COPIED) as connection:
+        connection.execute("TRUNCATE t")
+    Pgcopydb(make_order(server, source="postgres", sink=COPIED, table="t", rows=rows, folder=folder)).run()
+
+
 def check(server: Server, modes: list[Mode]) -> None:
     """Raise where a target is not its source: figures of half a job say nothing."""
     with open_database(server, "postgres") as connection:
         wanted = fingerprint(connection, "public", "t")
-        for mode in modes:
-            if (found := fingerprint(connection, "raw", mode.value)) != wanted:
-                raise RuntimeError(f"raw.{mode.value} is not equal to its source: {found} instead of {wanted}")
+        found = {f"raw.{mode.value}": fingerprint(connection, "raw", mode.value) for mode in modes}
+    with open_database(server, COPIED) as connection:
+        found["pgcopydb's table"] = fingerprint(connection, "public", "t")
+    for name, seen in found.items():
+        if seen != wanted:
+            raise RuntimeError(f"{name} is not equal to its source: {seen} instead of {wanted}")
 
 
 def measure(services: Services, rows: int, nights: int) -> list[Turn]:
@@ -146,6 +113,9 @@ def measure(services: Services, rows: int, nights: int) -> list[Turn]:
     fill(server, rows)
     with open_database(server, "postgres") as connection:
         connection.execute("CREATE DATABASE ledger")
+        connection.execute(f"CREATE DATABASE {COPIED}")
+    with open_database(server, COPIED) as connection:
+        connection.execute(TABLE)
     url = f"postgresql+psycopg://{server.user}:{server.password}@{server.host}:{server.port}/ledger"
     migrate(url)
     at = Endpoint(
@@ -157,25 +127,30 @@ def measure(services: Services, rows: int, nights: int) -> list[Turn]:
         password=server.password or "",
     )
     turns: list[Turn] = []
-    with closing(ConnectRunner(spark.url, {"db": replace(at)}, ui_url=spark.ui_url)) as runner:
-        each = Nights(url=url, at=at, runner=runner, budget=Budget(credits=2, range_rows=max(rows // RANGES, 1)))
+    with ExitStack() as stack:
+        runner = stack.enter_context(closing(ConnectRunner(spark.url, {"db": replace(at)}, ui_url=spark.ui_url)))
+        home = Path(stack.enter_context(TemporaryDirectory(prefix="mirror-")))
+        each = Runs(url=url, at=at, runner=runner, budget=Budget(credits=2, range_rows=max(rows // RANGES, 1)))
         modes = [Mode.MIRROR, Mode.REPLACE]
         for mode in modes:
-            each.copy(mode, "first")
+            each.copy(mode, "first", mode.value)
         # In the night before the first that counts, a tenth of the ranges changes for the first time.
         for night in range(nights + 1):
             change(server, rows)
-            order = list(SIDES)[night % 3 :] + list(SIDES)[: night % 3]
+            begin = night % len(SIDES)
+            order = list(SIDES)[begin:] + list(SIDES)[:begin]
             for side in order:
                 # The servers are children of this process, so its own time is not that of its tree.
-                began = time.process_time()
+                began = time.process_time() + read_child_seconds()
                 with Accounts({"spark": spark.pid or 0, "postgres": server.pid or 0}, own=("spark",)) as accounts:
                     if side == "floor":
                         read_to_nowhere(server)
+                    elif side == "pgcopydb":
+                        copy_by_pgcopydb(server, home / str(night), rows)
                     else:
-                        each.copy(Mode(side), f"night {night}")
+                        each.copy(Mode(side), f"night {night}", side)
                 parts = {name: tree.cpu_seconds for name, tree in accounts.trees.items()}
-                parts["client"] = time.process_time() - began
+                parts["client"] = time.process_time() + read_child_seconds() - began
                 cpu = sum(parts.values())
                 if night:
                     turns.append(Turn(side=side, seconds=accounts.seconds, cpu_seconds=cpu))
@@ -205,8 +180,8 @@ def section(command: str, turns: list[Turn], rows: int, about: dict[str, str]) -
             "|---|---|---|---|---|",
             *lines,
             "",
-            "CPU is that of Spark, PostgreSQL and the lane, planning included, `verify` not. In the end each "
-            "target is compared with the source.\n",
+            "CPU is that of Spark, PostgreSQL and the lane or the tool, planning included, `verify` not. In the end "
+            "each target is compared with the source.\n",
             report.machine(about),
         ]
     )

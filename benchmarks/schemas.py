@@ -1,7 +1,8 @@
 """Whole schemas: many tables from one declaration, by one task group, from the run's begin to verified.
 
 ``python -m benchmarks.schemas --tables 1000 --rows 1000`` starts PostgreSQL and Spark Connect, and lets Airflow run the
-DAG once, with ``airflow dags test``. It prints how long each task took, and how many there were.
+DAG once, with ``airflow dags test``. It prints how long each task took, and how many there were. With ``--sides`` other
+tools copy the same tables, each into a database of its own.
 """
 
 import argparse
@@ -24,10 +25,17 @@ from airflow_provider_backpressure.core.gate.queue import CONCURRENCY
 from airflow_provider_backpressure.ledger.migration import migrate
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
+from benchmarks.sides.peers import Peer, make_order, read_child_seconds
+from benchmarks.sides.pgcopydb import Pgcopydb
+from benchmarks.sides.side import SCHEMA, Side
 from dev.airflow import Airflow
 from dev.services import Server, Services
 
 HEADING = "Whole schemas"
+OURS = "ours"
+PEERS = {"dlt": "dlt", "pgcopydb": "pgcopydb, into empty tables"}
+TABLE = "CREATE TABLE {} (id bigint PRIMARY KEY, amount numeric, comment text, at timestamptz)"
+"""What the tables of the source are."""
 DAG_ID = "schemas"
 DATABASES = ("airflow", "ledger", "shop", "warehouse")
 DAG = f"""
@@ -64,6 +72,19 @@ class Figures:
     """Of each tree of processes, from the command's begin to its end."""
     jobs: int
     """Spark jobs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerFigures:
+    """What another tool took for the same tables."""
+
+    side: str
+    tables: int
+    rows: int
+    """Of each table."""
+    wall_seconds: float
+    cpu_seconds: dict[str, float]
+    """Of PostgreSQL, and of the tool."""
 
 
 def database(server: Server, name: str, **more: str) -> dict[str, Any]:
@@ -135,10 +156,11 @@ def allow(airflow: Airflow, tokens: int) -> None:
 
 
 def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> dict[str, float]:
-    """Run the DAG once, with what Airflow prints in a file; return the CPU seconds of the servers.
+    """Run the DAG once, with what Airflow prints in a file; return the CPU seconds of the servers and of Airflow.
 
     An error where a task has failed.
     """
+    spent = read_child_seconds()
     with log.open("w") as output:
         task = subprocess.Popen(
             [sys.executable, "-m", "airflow", "dags", "test", DAG_ID],
@@ -152,7 +174,42 @@ def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> dict[str, fl
             task.wait()
     if task.returncode:
         raise SystemExit(f"The run has failed:\n{log.read_text()[-8000:]}")
-    return {name: round(tree.cpu_seconds, 1) for name, tree in accounts.trees.items()}
+    found = {name: tree.cpu_seconds for name, tree in accounts.trees.items()}
+    found["Airflow"] = read_child_seconds() - spent
+    return {name: round(seconds, 1) for name, seconds in found.items()}
+
+
+def run_peer(server: Server, side: str, tables: int, rows: int, home: Path) -> PeerFigures:
+    """Let another tool copy all tables of the source, and see that all rows arrived."""
+    with closing(connect(server, "postgres")) as link:
+        link.execute(f"CREATE DATABASE {side}")
+    order = make_order(server, source="shop", sink=side, table="", rows=tables * rows, folder=home / side)
+    if side == "pgcopydb":
+        with closing(connect(server, side)) as link:
+            for number in range(tables):
+                link.execute(TABLE.format(f"t{number:04}"))
+    one: Side = Pgcopydb(order) if side == "pgcopydb" else Peer(side, order)
+    spent = read_child_seconds()
+    with Accounts({"PostgreSQL": server.pid or 0}, own=["PostgreSQL"]) as accounts:
+        one.run()
+    cpu = {"PostgreSQL": accounts.trees["PostgreSQL"].cpu_seconds, "tool": read_child_seconds() - spent}
+    check_rows(server, side, "public" if side == "pgcopydb" else SCHEMA, tables, rows)
+    return PeerFigures(
+        side=side,
+        tables=tables,
+        rows=rows,
+        wall_seconds=round(accounts.seconds, 1),
+        cpu_seconds={name: round(seconds, 1) for name, seconds in cpu.items()},
+    )
+
+
+def check_rows(server: Server, name: str, schema: str, tables: int, rows: int) -> None:
+    """Raise where a target does not hold as many rows as its source."""
+    with closing(connect(server, name)) as link:
+        for number in range(tables):
+            (count,) = link.execute(f"SELECT count(*) FROM {schema}.t{number:04}").fetchone() or (0,)
+            if count != rows:
+                raise SystemExit(f"{schema}.t{number:04} holds {count} of {rows} rows.")
 
 
 def count_jobs(ui_url: str | None) -> int:
@@ -169,11 +226,7 @@ def measure(server: Server, tables: int, rows: int, **more: Any) -> Figures:
         found = link.execute(
             "SELECT task_id, map_index, start_date, end_date, state FROM task_instance ORDER BY start_date"
         ).fetchall()
-    with closing(connect(server, "warehouse")) as link:
-        for number in range(tables):
-            (count,) = link.execute(f"SELECT count(*) FROM raw.t{number:04}").fetchone() or (0,)
-            if count != rows:
-                raise SystemExit(f"raw.t{number:04} holds {count} of {rows} rows.")
+    check_rows(server, "warehouse", SCHEMA, tables, rows)
     if {state for *_, state in found} != {"success"}:
         raise SystemExit(f"Tasks have failed: {found}")
     names = {f"{task_id}[{index}]" if index >= 0 else task_id: (start, end) for task_id, index, start, end, _ in found}
@@ -187,12 +240,32 @@ def measure(server: Server, tables: int, rows: int, **more: Any) -> Figures:
     )
 
 
-def section(every: list[Figures], about: dict[str, str]) -> str:
+def compare(every: list[Figures], peers: list[PeerFigures]) -> list[str]:
+    """Return the sides beside one another, as lines of Markdown; none where there is only ours."""
+    if not peers:
+        return []
+    named: list[tuple[str, Figures | PeerFigures]] = [("ours, verified", found) for found in every]
+    named += [(PEERS[found.side], found) for found in peers]
+    lines = [
+        (words, f"{found.tables:,}", f"{found.wall_seconds:,.1f}", *_share(found.cpu_seconds)) for words, found in named
+    ]
+    head = ("side", "tables", "all in s", "CPU s of PostgreSQL", "of all others")
+    about = "Other tools from their begin to their end, without a comparison of rows:\n"
+    return ["", about, report.markdown(head, lines)]
+
+
+def _share(cpu_seconds: dict[str, float]) -> tuple[str, str]:
+    database = cpu_seconds["PostgreSQL"]
+    return f"{database:,.1f}", f"{sum(cpu_seconds.values()) - database:,.1f}"
+
+
+def section(every: list[Figures], peers: list[PeerFigures], about: dict[str, str]) -> str:
     """Return the figures as Markdown."""
+    sides = f" --sides {' '.join([OURS, *dict.fromkeys(found.side for found in peers)])}" if peers else ""
     head = (
         *("tables", "rows of each", "tokens", "task instances", "Spark jobs"),
         *("planned in s", "drained in s", "verified in s", "all in s"),
-        *("CPU s of PostgreSQL", "of Spark"),
+        *("CPU s of PostgreSQL", "of Spark", "of Airflow"),
     )
     lines = [
         (
@@ -208,7 +281,7 @@ def section(every: list[Figures], about: dict[str, str]) -> str:
         for found in every
     ]
     commands = [
-        f"python -m benchmarks.schemas --tables {found.tables} --rows {found.rows} --tokens {found.tokens}"
+        f"python -m benchmarks.schemas --tables {found.tables} --rows {found.rows} --tokens {found.tokens}{sides}"
         for found in every
     ]
     return "\n".join(
@@ -221,10 +294,22 @@ def section(every: list[Figures], about: dict[str, str]) -> str:
             *commands,
             "```\n",
             report.markdown(head, lines),
+            *compare(every, peers),
             "",
             report.machine(about),
         ]
     )
+
+
+def run_ours(services: Services, servers: dict[str, Server], log: Path, tables: int, rows: int, tokens: int) -> Figures:
+    """Let Airflow copy and verify all tables of the source."""
+    postgres, spark = servers["postgres"], servers["connect"]
+    airflow = install(services.guest("airflow"), postgres, spark)
+    allow(airflow, tokens)
+    began = time.monotonic()
+    cpu = run(airflow, log, {"PostgreSQL": postgres, "Spark": spark})
+    console.print(f"airflow dags test: {time.monotonic() - began:.1f} s")
+    return measure(postgres, tables, rows, tokens=tokens, cpu_seconds=cpu, jobs=count_jobs(spark.ui_url))
 
 
 def main(words: list[str] | None = None) -> int:
@@ -233,31 +318,33 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--tables", type=int, nargs="+", default=[1_000])
     parser.add_argument("--rows", type=int, default=1_000, help="of each table")
     parser.add_argument("--tokens", type=int, default=CONCURRENCY, help="tables that are drained at once")
+    parser.add_argument("--sides", nargs="+", choices=[OURS, *PEERS], default=[OURS], help="who copies the tables")
     parser.add_argument("--log", type=Path, help="write here what Airflow prints")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args(words)
-    about, every = machine.describe(jars=()), []
+    about, every, peers = machine.describe(jars=()), [], []
     for tables in wanted.tables:
         with tempfile.TemporaryDirectory(prefix="schemas-") as home:
             services = Services(Path(home), owner_pid=os.getpid())
             try:
                 servers = services.up("postgres", "connect")
                 fill(servers["postgres"], tables, wanted.rows)
-                airflow = install(services.guest("airflow"), servers["postgres"], servers["connect"])
-                allow(airflow, wanted.tokens)
-                began = time.monotonic()
                 log = wanted.log or Path(home) / "log"
-                cpu = run(airflow, log, {"PostgreSQL": servers["postgres"], "Spark": servers["connect"]})
-                console.print(f"airflow dags test: {time.monotonic() - began:.1f} s")
-                jobs = count_jobs(servers["connect"].ui_url)
-                more = {"tokens": wanted.tokens, "cpu_seconds": cpu, "jobs": jobs}
-                every.append(measure(servers["postgres"], tables, wanted.rows, **more))
+                if OURS in wanted.sides:
+                    every.append(run_ours(services, servers, log, tables, wanted.rows, wanted.tokens))
+                    _print(every[-1])
+                for side in (side for side in PEERS if side in wanted.sides):
+                    peers.append(run_peer(servers["postgres"], side, tables, wanted.rows, Path(home)))
+                    _print(peers[-1])
             finally:
                 services.down(remove=True)
-        console.print(json.dumps(asdict(every[-1])), highlight=False, soft_wrap=True)
     if wanted.write_docs:
-        page.write(HEADING, section(every, about))
+        page.write(HEADING, section(every, peers, about))
     return 0
+
+
+def _print(found: Figures | PeerFigures) -> None:
+    console.print(json.dumps(asdict(found)), highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.stream_windows import Member, StreamPlanner
 from airflow_provider_backpressure.core.ports import Runner, Source
-from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
@@ -44,6 +45,7 @@ SIDES = {
     "slots": "ours, a log for each table",
     "server": "PostgreSQL's logical replication",
 }
+TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v int, note text, at timestamptz DEFAULT now())"
 ROWS = 20_000
 """Of each table, before the changes."""
 IN_TRANSACTION = 20
@@ -97,6 +99,23 @@ class Follower:
                 self._drain(self.stream, planned.plan, planner.source, planner.sink)
                 if planner.find_stand()[1].reached:
                     break
+
+    def verify(self, how: Verify) -> int:
+        """Compare every table with its source; return how many rows they hold."""
+        rows = 0
+        for name in self.names:
+            with self._member(name) as member:
+                report = Verifier(
+                    plan=member.plan,
+                    source=member.source,
+                    sink=member.sink,
+                    runner=self.runner,
+                    hydration_id=member.hydration.id,
+                ).verify(every_range(self.ledger, member.plan.plan_id), how)
+                if not report.equal:
+                    raise RuntimeError(f"{name} differs from its source: {report.mismatches}")
+                rows += report.rows
+        return rows
 
     def _run(self, name: str) -> None:
         """Plan a table and drain it, with what follows where it has a log of its own."""
@@ -180,16 +199,21 @@ class Stage:
     source: Server
     sink: Server
     names: Sequence[str]
+    rows: int = ROWS
 
     def fill(self) -> None:
-        """Make the tables, and those of the subscription."""
+        """Make the tables with their rows."""
+        with open_database(self.source, "postgres") as source:
+            for name in self.names:
+                source.execute(TABLE.format(name))
+                source.execute(f"INSERT INTO {name} SELECT g, 0, md5(g::text) FROM generate_series(1, {self.rows}) g")
+                source.execute(f"ANALYZE {name}")
+
+    def subscribe(self) -> None:
+        """Let the server's own replication copy the tables."""
         with open_database(self.sink, "postgres") as sink, open_database(self.source, "postgres") as source:
             for name in self.names:
-                table = f"CREATE TABLE {name} (id int PRIMARY KEY, v int, note text, at timestamptz DEFAULT now())"
-                sink.execute(table)
-                source.execute(table)
-                source.execute(f"INSERT INTO {name} SELECT g, 0, md5(g::text) FROM generate_series(1, {ROWS}) g")
-                source.execute(f"ANALYZE {name}")
+                sink.execute(TABLE.format(name))
             source.execute("CREATE PUBLICATION plain FOR ALL TABLES")
             there = f"host={self.source.host} port={self.source.port} dbname=postgres user={self.source.user}"
             sink.execute(
@@ -206,7 +230,7 @@ class Stage:
             while made < changes:
                 with connection.transaction():
                     for name in draw.sample(list(self.names), min(2, len(self.names))):
-                        key = draw.randint(1, 2 * ROWS)
+                        key = draw.randint(1, 2 * self.rows)
                         connection.execute(
                             f"UPDATE {name} SET v = v + 1, at = now() WHERE id BETWEEN {key} AND {key + 5}"
                         )
@@ -266,6 +290,7 @@ def measure(services: Services, tables: int, changes: int, turns: int) -> list[T
     conf = WORKERS | {"spark.driver.extraJavaOptions": LIGHT}
     spark = services.up("connect:stream", jars=(), spark_conf=conf)["connect:stream"]
     stage.fill()
+    stage.subscribe()
     with open_database(stage.sink, "postgres") as connection:
         connection.execute("CREATE DATABASE ledger")
     at = stage.sink

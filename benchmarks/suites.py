@@ -119,6 +119,12 @@ SUITES = (
         options=_scaled("--rows", 1, 20_000),
     ),
     Suite(
+        name="verify",
+        about="what verification takes beside the copy and beside reading both sides, with and without a key",
+        minutes=8,
+        options=_scaled("--rows", 0.2, 20_000),
+    ),
+    Suite(
         name="schemas",
         about="a thousand small tables from one declaration, by one task group",
         minutes=20,

@@ -4,6 +4,7 @@ A turn is one command: the tool's own start is part of it, as it is for its user
 """
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -11,14 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sides.side import SCHEMA, Order
+from benchmarks.sides.side import SCHEMA, Login, Order
+from dev.services import Server
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "peers"
 DLT = """
 import os, dlt
-from dlt.sources.sql_database import sql_table
+from dlt.sources.sql_database import sql_database, sql_table
 table, schema = os.environ["BENCHMARK_TABLE"], os.environ["BENCHMARK_SCHEMA"]
-source = sql_table(os.environ["BENCHMARK_SOURCE"], table=table, schema="public", backend="pyarrow", chunk_size=50_000)
+way = {"schema": "public", "backend": "pyarrow", "chunk_size": 50_000}
+at = os.environ["BENCHMARK_SOURCE"]
+source = sql_table(at, table=table, **way) if table else sql_database(at, **way)
 pipeline = dlt.pipeline(
     "benchmark",
     destination=dlt.destinations.postgres(os.environ["BENCHMARK_SINK"]),
@@ -68,6 +72,28 @@ def run(command: list[str], *, folder: str, environment: Mapping[str, str]) -> N
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines()
         raise RuntimeError(f"it ended with {done.returncode}: {words[-1] if words else 'it said nothing'}")
+
+
+def make_order(server: Server, *, source: str, sink: str, table: str, rows: int, folder: Path) -> Order:
+    """Return the order of a tool that copies between two databases of one server."""
+    login = Login(host=server.host, port=server.port, user=server.user or "", password=server.password or "")
+    return Order(
+        postgres=login,
+        source=source,
+        sink=sink,
+        ledger="",
+        table=table,
+        rows=rows,
+        folder=str(folder),
+        credits=1,
+        range_rows=rows,
+    )
+
+
+def read_child_seconds() -> float:
+    """Return the CPU seconds of the tools that have ended, and of what they have started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Peer:

@@ -1,4 +1,7 @@
-"""pgcopydb, which copies tables between two servers of PostgreSQL: the one on the path, or Debian's own package."""
+"""pgcopydb, which copies tables between two servers of PostgreSQL: the one on the path, or Debian's own package.
+
+Its ``clone`` needs a ``pg_dump`` that is no older than the server, so only data is copied, into tables that are there.
+"""
 
 import shutil
 import subprocess
@@ -18,7 +21,7 @@ SPLIT = "64MB"
 
 
 class Pgcopydb:
-    """The data of one table. Its target has the source's name, so it is put in its place before and behind."""
+    """The data of one table, or of all. The target has the source's name: one is put in its place before and behind."""
 
     def __init__(self, order: Order) -> None:
         """Fetch it where it is not there yet; no figure counts this."""
@@ -34,18 +37,12 @@ class Pgcopydb:
         order, folder = self._order, Path(self._order.folder)
         again = ["--resume", "--not-consistent"] if (folder / "work").exists() else []
         folder.mkdir(parents=True, exist_ok=True)
-        filters = folder / "filters.ini"
-        filters.write_text(f"[include-only-table]\npublic.{order.table}\n")
-        command = [
-            self._program,
-            "copy",
-            "table-data",
-            "--dir",
-            str(folder / "work"),
-            "--filters",
-            str(filters),
-            *again,
-        ]
+        only: list[str] = []
+        if order.table:
+            filters = folder / "filters.ini"
+            filters.write_text(f"[include-only-table]\npublic.{order.table}\n")
+            only = ["--filters", str(filters)]
+        command = [self._program, "copy", "table-data", "--dir", str(folder / "work"), *only, *again]
         run(
             [*command, "--table-jobs", str(JOBS)],
             folder=str(folder),

@@ -41,7 +41,7 @@ class Order:
     folder: str = ""
     """A folder that is not there yet: for a target of files, or for what a side keeps while it works."""
     table: str
-    """Name of source and target."""
+    """Name of source and target; empty for every table of the source's schema ``public``, where the side knows that."""
     rows: int
     remote: str = ""
     """Address of the Spark Connect server; empty for a side without Spark."""

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import accounting, command, killed, memory, page, plots, report
+from benchmarks import accounting, command, killed, memory, page, plots, report, verify
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.accounting import Accounts
 from benchmarks.killing import Outcome, kill
@@ -297,3 +297,23 @@ def test_memory_is_judged_by_the_largest_peak_against_the_smallest(peaks: tuple[
     ]
     (verdict,) = memory.verdicts([*cases, replace(cases[0], sink="10 times slower")])
     assert verdict[1] is held
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(4.0, "0.40, held"), (4.2, "0.42, missed")])
+def test_verification_is_judged_by_the_copys_cpu(seconds: float, words: str) -> None:
+    """For each kind of target by its own copy, and by the median."""
+    turns = [
+        verify.Turn(kind=kind, side=side, seconds=1.0, cpu_seconds=cpu * factor, reads=1.0)
+        for kind in ("upsert", "append")
+        for side, cpu in (
+            ("copy", 10.0),
+            ("reading", 2.0),
+            ("target", seconds if kind == "append" else 1.0),
+            ("full", 5.0),
+        )
+        for factor in (1, 1, 100)
+    ]
+    text = verify.section("command", turns, {})
+    assert "with a key: 0.10, held" in text
+    assert f"without a key: {words}" in text
+    assert "followed" not in text.partition("\n\nCPU")[0]
