@@ -8,7 +8,14 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.catalog import KINDS, ORDINARY, PARTITIONED, Relation, find
-from airflow_provider_backpressure.connectors.postgres.connect import NO_SEARCH_PATH, Connection, Session, run_together
+from airflow_provider_backpressure.connectors.postgres.connect import (
+    NO_SEARCH_PATH,
+    Connection,
+    Row,
+    Session,
+    Statement,
+    run_together,
+)
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import (
     KEYED,
@@ -36,9 +43,19 @@ def find_undurable(connection: Connection, target: QualifiedName, others: Sequen
 
     Each as part of a sentence about the target. Tables that are not there are left out.
     """
-    names, found = (target, *others), []
-    wanted = ([name.schema for name in names], [name.name for name in names])
-    _, rows = run_together(connection, NO_SEARCH_PATH, (_UNDURABLE, wanted))
+    *_, rows = run_together(connection, *list_undurable(target, others))
+    return describe_undurable(rows)
+
+
+def list_undurable(target: QualifiedName, others: Sequence[QualifiedName]) -> list[Statement]:
+    """Return the statements, to be run together, of which the last one finds them."""
+    names = (target, *others)
+    return [NO_SEARCH_PATH, (_UNDURABLE, ([name.schema for name in names], [name.name for name in names]))]
+
+
+def describe_undurable(rows: Sequence[Row]) -> list[str]:
+    """Return what was found in words."""
+    found = []
     for number, part, own, reason in rows:
         subject = part if number > 1 else "it" if own else f"its partition {part}"
         found.append(f"{subject} {_REASONS[reason].replace('%s', part)}")

@@ -4,13 +4,20 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.sink.checks import find_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.compatibility import describe_undurable, list_undurable
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED
-from airflow_provider_backpressure.connectors.postgres.sink.plan_row import is_another_table, mark_consistent
+from airflow_provider_backpressure.connectors.postgres.sink.plan_row import find_numbers, is_another, mark_consistent
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import (
+    find_range_index,
+    try_to_drop_range_index,
+)
+from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance, find_sequences
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import drop_shadows, shadows_of
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
 from airflow_provider_backpressure.connectors.relational.errors import where
@@ -116,18 +123,33 @@ log = logging.getLogger(__name__)
 
 def check_history(session: Session, target: QualifiedName, plans: SystemTable, others: Sequence[QualifiedName]) -> None:
     """Raise ``SinkRefused`` where a target no longer has what its plans wrote, or may have lost some of it."""
-    another, undurable = session.read(
-        lambda each: (
-            is_another_table(each, plans, fence=str(target), target=target),
-            find_undurable(each, target, others),
-        )
-    )
+    undurable, numbers = list_undurable(target, others), find_numbers(plans, fence=str(target), target=target)
+
+    def look(connection: Connection) -> tuple[bool, list[str]]:
+        try:
+            found = run_together(connection, numbers, *undurable)
+        except psycopg.errors.UndefinedTable:
+            # Without a table of plans nothing is known of the target's.
+            found = [[], *run_together(connection, *undurable)]
+        return is_another(found[0]), describe_undurable(found[-1])
+
+    another, lost = session.read(look)
     at = f"{target} in {where(session.endpoint)}"
     if another:
         why = "is not the table that its plans wrote: it was dropped or created again, and lacks their rows"
         raise SinkRefused(f"{at} {why}; {RESTART}.")
-    if undurable:
-        raise SinkRefused(f"{at} may have lost rows that its plans wrote: {'; '.join(undurable)}.")
+    if lost:
+        raise SinkRefused(f"{at} may have lost rows that its plans wrote: {'; '.join(lost)}.")
+
+
+def complete_table(session: Session, table: QualifiedName, columns: Sequence[str]) -> None:
+    """Let a table's sequences continue after its rows, and drop the index of ranges; most tables have neither."""
+    asked = find_sequences(table, columns), find_range_index(table)
+    sequences, index = session.read(lambda each: run_together(each, *asked))
+    if sequences:
+        session.transaction(lambda each: advance(each, table, columns, shown=table))
+    if index != [(None,)]:
+        try_to_drop_range_index(session, table)
 
 
 def remove_rows(connection: Connection, target: QualifiedName, commits: SystemTable, *, plan_id: str) -> None:

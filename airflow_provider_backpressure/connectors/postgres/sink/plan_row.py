@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import LiteralString
 
+import psycopg
 from psycopg import sql
 from psycopg.abc import Params
 
@@ -122,36 +123,41 @@ def is_another_table(connection: Connection, plans: SystemTable, *, fence: str, 
 
     Not where the plan table is another one too: then both were restored from a dump.
     """
-    if not _has_column(connection, plans, TABLES):
-        return False
-    query = sql.SQL("SELECT {} FROM {} WHERE target = %s").format(sql.Identifier(TABLES), sql.SQL(plans.name.sql))
-    row = connection.execute(query, (fence,)).fetchone()
-    if row is None or row[0] is None:
-        return False
-    now = _numbers(connection, plans, target)
-    return bool(row[0] != now and row[0].partition("/")[0] == now.partition("/")[0])
+    return is_another(connection.execute(*find_numbers(plans, fence=fence, target=target)).fetchall())
 
 
-def _numbers(connection: Connection, plans: SystemTable, target: QualifiedName) -> str:
-    row = connection.execute(_NUMBERS, (plans.name.sql, target.sql)).fetchone()
-    assert row is not None, "a query without a table returns a row"
-    return f"{row[0]}/{row[1]}"
+def find_numbers(plans: SystemTable, *, fence: str, target: QualifiedName) -> tuple[Query, Params]:
+    """Return the statement that finds the numbers of the tables as the plan of the row wrote them, and as they are."""
+    query = sql.SQL(_NUMBERS_BOTH).format(sql.SQL(plans.name.sql))
+    return query, {"target": fence, "plans": plans.name.sql, "table": target.sql}
+
+
+def is_another(rows: Sequence[Row]) -> bool:
+    """Whether the numbers that :func:`find_numbers` has found are those of another table."""
+    if not rows or rows[0][0] is None:
+        return False
+    before, *now = rows[0]
+    numbers = "/".join(map(str, now))
+    return bool(before != numbers and before.partition("/")[0] == numbers.partition("/")[0])
 
 
 def raise_epoch(connection: Connection, plans: SystemTable, target: str, plan_id: str) -> int | None:
     """Raise the epoch under which a plan holds a target, and return it; ``None`` where it holds none."""
+    if not has_table(connection, plans.name):
+        return None
     statement = "UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch"
     return _epoch(connection, plans, statement, (target, plan_id))
 
 
 def find_epoch(connection: Connection, plans: SystemTable, target: str, plan_id: str) -> int | None:
     """Return the epoch under which a plan holds a target; ``None`` where it holds none."""
-    return _epoch(connection, plans, "SELECT epoch FROM {} WHERE target = %s AND plan_id = %s", (target, plan_id))
+    try:
+        return _epoch(connection, plans, "SELECT epoch FROM {} WHERE target = %s AND plan_id = %s", (target, plan_id))
+    except psycopg.errors.UndefinedTable:
+        return None
 
 
 def _epoch(connection: Connection, plans: SystemTable, statement: LiteralString, values: tuple[str, str]) -> int | None:
-    if not has_table(connection, plans.name):
-        return None
     row = connection.execute(sql.SQL(statement).format(sql.SQL(plans.name.sql)), values).fetchone()
     return row[0] if row else None
 
@@ -197,12 +203,11 @@ def find_rows(connection: Connection, quarantine: SystemTable, plan_id: str, sli
 
 def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *, fence: str) -> PlanRow | None:
     """Return the plan row of a target; ``None`` where there is none, or no table for it."""
-    there = sql.SQL("SELECT to_regclass({}), to_regclass({})")
-    names = [sql.Literal(table.name.sql) for table in (plans, commits)]
-    if None in (connection.execute(there.format(*names)).fetchone() or (None,)):
-        return None
     query = sql.SQL(_ROW).format(plans=sql.SQL(plans.name.sql), commits=sql.SQL(commits.name.sql))
-    row = connection.execute(query, {"target": fence, "own": list(OWN)}).fetchone()
+    try:
+        row = connection.execute(query, {"target": fence, "own": list(OWN)}).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
     if row is None:
         return None
     plan_id, epoch, source_identity, whole, committed = row
@@ -258,6 +263,11 @@ HELD = sql.SQL(
           WHERE p.target::text = %(target)s) AS r
     """
 )
+_NUMBERS_BOTH = """
+    SELECT to_jsonb(p) ->> 'tables', coalesce(to_regclass(%(plans)s)::oid, 0), coalesce(to_regclass(%(table)s)::oid, 0)
+    FROM {} p
+    WHERE p.target = %(target)s
+"""
 _NUMBERS = sql.SQL("SELECT coalesce(to_regclass(%s)::oid, 0), coalesce(to_regclass(%s)::oid, 0)")
 _COLUMNS_THERE = sql.SQL(
     """

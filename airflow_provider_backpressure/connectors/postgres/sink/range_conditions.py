@@ -5,9 +5,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from psycopg import sql
+from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, Relation, find
-from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Query, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_offsets, within_window
@@ -154,9 +155,14 @@ def make_range_index(session: Session, table: QualifiedName, key: Sequence[str])
     session.transaction(make)
 
 
+def find_range_index(table: QualifiedName) -> tuple[Query, Params]:
+    """Return the statement that finds the index's number; NULL where there is none."""
+    return sql.SQL("SELECT to_regclass(%s)"), (_name(table).sql,)
+
+
 def drop_range_index(connection: Connection, table: QualifiedName) -> None:
     """Drop the index; nothing where there is none."""
-    if connection.execute("SELECT to_regclass(%s)", (_name(table).sql,)).fetchone() != (None,):
+    if connection.execute(*find_range_index(table)).fetchone() != (None,):
         connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(sql.SQL(_name(table).sql)))
 
 

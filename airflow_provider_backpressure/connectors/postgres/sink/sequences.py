@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
+from psycopg.abc import Params
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Query
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,13 @@ def advance(
             log.info("The sequence of %s in %s continues after %s.", join_names([owned.column]), shown, last)
 
 
+def find_sequences(table: QualifiedName, columns: Sequence[str]) -> tuple[Query, Params]:
+    """Return the statement that finds the sequences of these columns: a row for each."""
+    return _OWNED, {"schema": table.schema, "name": table.name, "columns": list(columns)}
+
+
 def _sequences(connection: Connection, table: QualifiedName, columns: Sequence[str]) -> list[Owned]:
-    rows = connection.execute(_OWNED, {"schema": table.schema, "name": table.name, "columns": list(columns)}).fetchall()
+    rows = connection.execute(*find_sequences(table, columns)).fetchall()
     names = ("oid", "name", "column", "serial", "rising", "least", "most", "may_be_set")
     return [Owned(**dict(zip(names, row, strict=True))) for row in rows]
 

@@ -33,6 +33,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import 
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,
     check_history,
+    complete_table,
     count_rows,
     describe_surplus,
     remove_range,
@@ -61,9 +62,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import (
     RangeConditions,
     split_blocks,
-    try_to_drop_range_index,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
     drop_shadows,
@@ -294,7 +293,7 @@ class PostgresTarget:
         if plan.mode is Mode.UPSERT or plan.increment:
             return ""
         count = partial(count_rows, table=self._readable(plan.write), commits=self._commits, plan_id=plan.plan_id)
-        return describe_surplus(self._name, *self._session.transaction(count))
+        return describe_surplus(self._name, *self._session.read(count))
 
     def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
         kept = self._quarantine
@@ -356,9 +355,7 @@ class PostgresTarget:
             with self._open_swap(plan) as publishing:
                 publishing.complete()
         else:
-            names = [column.name for column in plan.write.columns]
-            self._session.transaction(lambda each: advance(each, self._name, names, shown=self._name))
-            try_to_drop_range_index(self._session, self._name)
+            complete_table(self._session, self._name, [column.name for column in plan.write.columns])
         if plan.consistency is Consistency.CATCH_UP:
             self._session.transaction(lambda each: mark_consistent(each, self._plans, fence=self._fence, plan=plan))
 
