@@ -22,8 +22,6 @@ from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanOutdated, QuarantineFull, SnapshotLost
 from airflow_provider_backpressure.hooks.airflow_connections import endpoint
-from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
-from airflow_provider_backpressure.hooks.endpoints import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, Taken
 from airflow_provider_backpressure.hooks.spark import memory_url
 from airflow_provider_backpressure.openlineage import Lineage

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 

@@ -9,8 +9,10 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.sink.checks import find_undurable
-from airflow_provider_backpressure.connectors.postgres.sink.compatibility import describe_undurable, list_undurable
+from airflow_provider_backpressure.connectors.postgres.sink.checks import (
+    describe_undurable,
+    list_undurable,
+)
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import find_numbers, is_another, mark_consistent
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import (
