@@ -63,7 +63,7 @@ def test_partitions_are_upserted_side_by_side(kafka: Server, database: Endpoint,
         target="public.side",
         mode="upsert",
         reading={"key": "text", "one_partition_per_key": True, "columns": ["key", "value"]},
-        budget=Budget(credits=4, range_rows=20),
+        budget=Budget(credits=4, range_rows=20, law="fixed"),
     )
     logins = {"source": replace(composed.source, conn_id="source"), "sink": replace(database, conn_id="sink")}
     last: dict[str, str] = {}
