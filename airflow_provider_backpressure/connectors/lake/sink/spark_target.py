@@ -107,13 +107,7 @@ class SparkTableTarget(FilesTarget):
             columns=tuple(columns),
             mode=mode,
             key=by,
-            plan_table=json.dumps(
-                {
-                    "format": self._table.format,
-                    "follows": log is not None,
-                    "maintain_every": self._maintain_every,
-                }
-            ),
+            plan_table=json.dumps({"format": self._table.format, "follows": log is not None}),
             commit_table="",
             fence=self._name,
             # The positions of a topic's partitions are in the marks.
