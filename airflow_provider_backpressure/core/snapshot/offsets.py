@@ -163,16 +163,16 @@ def find_place(columns: Iterable[Column]) -> tuple[str, ...]:
 
 def list_marks(columns: Iterable[Column]) -> tuple[Column, ...]:
     """Return what the rows of an ordered plan have behind these columns: positions that are hidden, and tombstones."""
-    place = find_place(columns)
-    hidden = tuple(column for column in HIDDEN_PLACE.values() if column.name in place)
-    return (*hidden, Column(name=TOMBSTONE, type="boolean", nullable=False))
+    return _make_marks(find_place(columns))
 
 
 def list_marks_of(write: WriteSpec) -> tuple[Column, ...]:
     """Return what rows have behind the columns of a target: nothing unless the plan is ordered."""
-    if not write.ordered:
-        return ()
-    hidden = (column for column in HIDDEN_PLACE.values() if column.name in write.place)
+    return _make_marks(write.place) if write.ordered else ()
+
+
+def _make_marks(place: Sequence[str]) -> tuple[Column, ...]:
+    hidden = (column for column in HIDDEN_PLACE.values() if column.name in place)
     return (*hidden, Column(name=TOMBSTONE, type="boolean", nullable=False))
 
 
