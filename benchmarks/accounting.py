@@ -45,7 +45,7 @@ class Tree:
         self._weighed = weighed
         self._lost: dict[Key, int] = {}
         self._last: dict[Key, tuple[Process, bool]] = {}
-        self._first_ticks: int | None = None
+        self._first_ticks = 0
         self._ticks = 0
         self.bytes = 0
         """Resident memory of all together at the last look."""
@@ -59,8 +59,12 @@ class Tree:
 
     @property
     def cpu_seconds(self) -> float:
-        """User and system time between the first look and the last."""
-        return (self._ticks - (self._first_ticks or 0)) / TICK
+        """User and system time between :meth:`begin` and the last look."""
+        return (self._ticks - self._first_ticks) / TICK
+
+    def begin(self) -> None:
+        """Count from the last look on."""
+        self._first_ticks = self._ticks
 
     def look(self, every: Mapping[int, Process]) -> None:
         """Take the figures of this moment."""
@@ -71,8 +75,6 @@ class Tree:
         ignoring = {pid for pid in {process.parent for process in found.values()} if _ignores_children(pid)}
         self._last = {key: (process, process.parent in ignoring) for key, process in found.items()}
         self._ticks = sum(process.ticks for process in found.values()) + sum(self._lost.values())
-        if self._first_ticks is None:
-            self._first_ticks = self._ticks
         self.bytes = sum(map(held_bytes, found.values())) if self._weighed else 0
         self.peak_bytes = max(self.peak_bytes, self.bytes)
 
@@ -94,8 +96,10 @@ class Accounts:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Accounts":
-        """Begin."""
+        """Begin. The first of the looks may have counted a process that ended within it twice, so the last one counts."""
         self._look_twice()
+        for tree in self.trees.values():
+            tree.begin()
         self._thread.start()
         self._began = time.perf_counter()
         return self

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import accounting, command, killed, memory, page, plots, report, verify
 from benchmarks.__main__ import main as benchmarks_main
-from benchmarks.accounting import Accounts
+from benchmarks.accounting import Accounts, Process
 from benchmarks.killing import Outcome, kill
 from benchmarks.pg_to_pg import COMPARISON
 from benchmarks.plots import Panel, bars
@@ -126,6 +126,20 @@ def test_a_child_of_which_its_parent_does_not_hear_counts_as_last_seen() -> None
         until(lambda: accounts.trees["all"].cpu_seconds >= 0.4)
         go_on(deaf)
     assert accounts.trees["all"].cpu_seconds >= 0.4
+
+
+def test_what_the_first_look_counts_twice_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that ends within the first look is found both alone and in its parent's time: it ended before the begin."""
+
+    def process(pid: int, ticks: int) -> Process:
+        return Process(key=(pid, "0"), parent=1, ticks=ticks, resident_bytes=0)
+
+    parent = {1: Process(key=(1, "0"), parent=0, ticks=100, resident_bytes=0)}
+    looks = [parent | {2: process(2, 60)}]
+    monkeypatch.setattr(accounting, "processes", lambda: looks.pop() if looks else parent)
+    with Accounts({"all": 1}) as accounts:
+        pass
+    assert accounts.trees["all"].cpu_seconds == 0
 
 
 def test_medians_and_promises() -> None:
