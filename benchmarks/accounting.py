@@ -96,7 +96,7 @@ class Accounts:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Accounts":
-        """Begin. The first of the looks may have counted a process that ended within it twice, so the last one counts."""
+        """Begin. A process that ends within the first look may be in it twice, so the last one counts."""
         self._look_twice()
         for tree in self.trees.values():
             tree.begin()

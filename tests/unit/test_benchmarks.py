@@ -123,13 +123,13 @@ def test_a_child_of_which_its_parent_does_not_hear_counts_as_last_seen() -> None
     """It burned and ended while nobody but us looked."""
     with program(DEAF) as deaf, Accounts({"all": deaf.pid}) as accounts:
         go_on(deaf)
-        until(lambda: accounts.trees["all"].cpu_seconds >= 0.4)
+        until(lambda: accounts.trees["all"].cpu_seconds >= 0.38)  # the kernel rounds down, as above
         go_on(deaf)
-    assert accounts.trees["all"].cpu_seconds >= 0.4
+    assert accounts.trees["all"].cpu_seconds >= 0.38
 
 
 def test_what_the_first_look_counts_twice_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that ends within the first look is found both alone and in its parent's time: it ended before the begin."""
+    """A child that ends within the first look is found both alone and in its parent's time."""
 
     def process(pid: int, ticks: int) -> Process:
         return Process(key=(pid, "0"), parent=1, ticks=ticks, resident_bytes=0)
