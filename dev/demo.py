@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from airflow_provider_backpressure.core.progress.samples import total_progress
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from dev import environments, erp, events, lake, processes, sources, tpch
+from dev import environments, erp, events, lake, lake_connectors, processes, sources, stock, tpch
 from dev.airflow import PID_FILE, USER, Airflow, AirflowError
 from dev.databases import open_database
 from dev.services import Server, ServiceError, Services
@@ -28,17 +28,22 @@ from dev.services import Server, ServiceError, Services
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".demo"
 LAKE = HOME / "lake"
+CLUSTER_LAKE = LAKE / "cluster"
+"""Tables of the catalog that Spark has."""
 ENVIRONMENTS = ROOT / ".cache" / "demo"
 FORMATS = ("confluent-kafka", "deltalake", "pyiceberg[sql-sqlite]", "pymysql")
 SERVERS = ("postgres", "mysql", "kafka", "connect")
 DATABASES = ("airflow", "shop", "warehouse")
 COPIES = {"postgres_hydrate": "raw.lineitem", "postgres_task_per_range": "raw.lineitem_by_task"}
-ERP, ORDERS = "raw.lineitem_mysql", "raw.orders"
+ERP, ORDERS, STOCK = "raw.lineitem_mysql", "raw.orders", "lake.raw.stock"
+FOLLOWED = "iceberg_follow"
+"""The DAG whose source changes while it runs."""
 DAGS = {
     **{dag_id: {"postgres": target} for dag_id, target in COPIES.items()},
     "mysql_hydrate": {"postgres": ERP},
     "kafka_hydrate": {"postgres": ORDERS},
     "lake_hydrate": {"parquet": "lineitem", "delta": "lineitem", "iceberg": "raw.lineitem"},
+    FOLLOWED: {"spark": STOCK},
 }
 """Example DAGs, and the targets that they fill by their kind."""
 ENVIRONMENT = HOME / "env.sh"
@@ -132,7 +137,8 @@ def start() -> Demo:
     with stage("An environment for Airflow, and one for Spark …"):
         python, spark_python = interpreters()
     with stage("PostgreSQL, MySQL, Kafka and Spark Connect …"):
-        servers = Services(HOME / "services").up(*SERVERS, spark_python=spark_python)
+        connectors = lake_connectors.make_iceberg_conf(CLUSTER_LAKE)
+        servers = Services(HOME / "services").up(*SERVERS, spark_python=spark_python, spark_conf=connectors)
     postgres, mysql, kafka, connect = (servers[name] for name in SERVERS)
     LAKE.mkdir(parents=True, exist_ok=True)
     with open_database(postgres, "postgres") as connection:
@@ -195,6 +201,13 @@ def watch(demo: Demo, ledger: SqlLedger, dag_id: str, targets: dict[str, str]) -
             time.sleep(0.5)
 
 
+def follow(demo: Demo, ledger: SqlLedger, dag_id: str, targets: dict[str, str]) -> str:
+    """Run a DAG while its source changes, and once more for what came last; return the last state."""
+    with stock.changing(lambda: demo.database("shop")):
+        state = watch(demo, ledger, dag_id, targets)
+    return watch(demo, ledger, dag_id, targets) if state == "success" else state
+
+
 def status(ledger: SqlLedger, kind: str, target: str) -> Iterator[tuple[str, float]]:
     """Yield a hydration's figures in words and its percentage, once it is there."""
     for hydration in ledger.hydrations():
@@ -212,6 +225,7 @@ def verify(demo: Demo) -> bool:
     with demo.database("shop") as connection:
         source = tpch.fingerprint(connection, "public", "lineitem")
         outcomes = list(lake.compared(LAKE, connection))
+        outcomes.append((STOCK, *stock.compared(connection, CLUSTER_LAKE / "raw" / stock.TABLE)))
     with demo.database("warehouse") as connection:
         for target in COPIES.values():
             found = tpch.fingerprint(connection, *target.split("."))
@@ -232,7 +246,10 @@ def up() -> int:
     fill(demo)
     ledger = SqlLedger(demo.url("airflow"))
     try:
-        states = {dag_id: watch(demo, ledger, dag_id, targets) for dag_id, targets in DAGS.items()}
+        states = {
+            dag_id: (follow if dag_id == FOLLOWED else watch)(demo, ledger, dag_id, targets)
+            for dag_id, targets in DAGS.items()
+        }
     finally:
         ledger.close()
     for dag_id, state in states.items():

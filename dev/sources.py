@@ -1,4 +1,4 @@
-"""Fills the sources that the example DAGs read: a table in PostgreSQL, one in MySQL, and a topic in Kafka.
+"""Fills the sources that the example DAGs read: two tables in PostgreSQL, one in MySQL, and a topic in Kafka.
 
 The demo calls `fill`. docker-compose.yml runs `python -m dev.sources`, which takes the servers from the connections in
 its environment (`AIRFLOW_CONN_SHOP_DB`, `AIRFLOW_CONN_ERP`, `AIRFLOW_CONN_EVENTS`, each as JSON).
@@ -15,12 +15,12 @@ from typing import Any
 
 import psycopg
 
-from dev import erp, events, tpch
+from dev import erp, events, stock, tpch
 from dev.databases import open_database
 from dev.servers.server import Server
 
 TABLE = "lineitem"
-SOURCES = {"shop_db": f"public.{TABLE}", "erp": TABLE, "events": events.TOPIC}
+SOURCES = {"shop_db": (f"public.{TABLE}", f"public.{stock.TABLE}"), "erp": (TABLE,), "events": (events.TOPIC,)}
 """What is filled, by the id of its connection."""
 
 
@@ -29,6 +29,7 @@ class Sizes:
     """Rows of each source."""
 
     shop: int = 3_000_000
+    stock: int = 200_000
     erp: int = 500_000
     events: int = 500_000
 
@@ -42,9 +43,11 @@ def fill(
     status: Callable[[str], AbstractContextManager[Any]],
 ) -> None:
     """Fill each source that is empty. `status` shows a sentence while a step runs."""
-    if shop.execute("SELECT to_regclass(%s) IS NOT NULL", [SOURCES["shop_db"]]).fetchone() != (True,):
+    if shop.execute("SELECT to_regclass(%s) IS NOT NULL", [TABLE]).fetchone() != (True,):
         with status(f"TPC-H lineitem, {sizes.shop:,} rows …"):
             tpch.fill(shop, TABLE, rows=sizes.shop)
+    with status(f"A stock that changes, {sizes.stock:,} rows …"):
+        stock.fill(shop, rows=sizes.stock)
     with status(f"TPC-H lineitem on MySQL, {sizes.erp:,} rows …"):
         erp.fill(mysql, rows=sizes.erp, table=TABLE)
     with status(f"Orders in Kafka, {sizes.events:,} records …"):
@@ -56,7 +59,7 @@ def main() -> None:
     parser = ArgumentParser(prog="python -m dev.sources", description="Fill the sources of the example DAGs.")
     parser.add_argument("--rows", type=int, help="rows of each source, in place of the demo's sizes")
     rows = parser.parse_args().rows
-    sizes = Sizes() if rows is None else Sizes(shop=rows, erp=rows, events=rows)
+    sizes = Sizes() if rows is None else Sizes(shop=rows, stock=rows, erp=rows, events=rows)
     shop_db, mysql, topic = (_connection(conn_id) for conn_id in SOURCES)
     brokers = topic["extra"]["bootstrap.servers"]
     with open_database(server_of(shop_db), shop_db["schema"]) as shop:

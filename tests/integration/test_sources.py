@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from dev import erp, events, sources, tpch
+from dev import erp, events, sources, stock, tpch
 from dev.databases import open_database
 from dev.services import Server
 from tests.conftest import fresh_database
@@ -31,9 +31,9 @@ def emptied(mysql: Endpoint, kafka: Server) -> Iterator[None]:
     def remove() -> None:
         run(mysql, f"DROP DATABASE IF EXISTS {erp.DATABASE}")
         admin = AdminClient({"bootstrap.servers": kafka.url})
-        if sources.SOURCES["events"] in admin.list_topics(timeout=30).topics:
-            admin.delete_topics([sources.SOURCES["events"]])[sources.SOURCES["events"]].result(30)
-        until(lambda: sources.SOURCES["events"] not in admin.list_topics(timeout=30).topics, 30)
+        if events.TOPIC in admin.list_topics(timeout=30).topics:
+            admin.delete_topics([events.TOPIC])[events.TOPIC].result(30)
+        until(lambda: events.TOPIC not in admin.list_topics(timeout=30).topics, 30)
 
     remove()
     yield
@@ -61,7 +61,8 @@ def test_the_sources_are_filled_once(postgres: Server, mysql: Endpoint, kafka: S
             )
             assert done.returncode == 0, done.stderr
         with open_database(postgres, shop.database) as connection:
-            assert tpch.fingerprint(connection, *sources.SOURCES["shop_db"].split("."))[0] == ROWS
+            assert tpch.fingerprint(connection, "public", sources.TABLE)[0] == ROWS
+            assert connection.execute(f"SELECT count(*) FROM {stock.TABLE}").fetchone() == (ROWS,)
     server = sources.server_of(connections["ERP"])
-    assert erp.fingerprint(server, table=sources.SOURCES["erp"])[0] == ROWS
-    assert events.fingerprint(kafka.url, topic=sources.SOURCES["events"])[0] == ROWS
+    assert erp.fingerprint(server, table=sources.TABLE)[0] == ROWS
+    assert events.fingerprint(kafka.url, topic=events.TOPIC)[0] == ROWS

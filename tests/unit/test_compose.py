@@ -19,7 +19,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from dev import demo, sources
+from dev import demo, lake_connectors, sources
 from dev.airflow import USER
 from dev.downloads import pinned
 from dev.servers import kafka, mysql, postgres, spark
@@ -144,7 +144,7 @@ class TestAirflow:
             assert EXTRAS.get(name) in {None, *provider(compose).extras}, name
             if name.endswith("Source"):
                 words = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
-                assert sources.SOURCES[str(words["conn_id"])] == words.get("table", words.get("topic"))
+                assert words.get("table", words.get("topic")) in sources.SOURCES[str(words["conn_id"])]
 
     def test_its_dags_are_those_that_the_demo_runs(self, services: dict[str, Any]) -> None:
         assert {path.stem for path in DAGS} == set(demo.DAGS)
@@ -211,7 +211,7 @@ class TestVersions:
 
     def test_connectors(self, services: dict[str, Any]) -> None:
         (packages,) = (word for word in services["spark-connect"]["command"] if "--packages" in word)
-        ours = [one for group in ("jars-postgres", "jars-mysql") for one in pinned(group)]
+        ours = [one for group in ("jars-postgres", "jars-mysql", "jars-iceberg") for one in pinned(group)]
         assert packages == "--packages=" + ",".join(f"{one.organisation}:{one.name}:{one.version}" for one in ours)
 
 
@@ -256,7 +256,9 @@ class TestServers:
     def test_spark(self, services: dict[str, Any]) -> None:
         words = [word for word in services["spark-connect"]["command"] if word.startswith("--conf=")]
         conf = dict(word.removeprefix("--conf=").split("=", 1) for word in words)
-        assert spark.MEASURED.items() <= conf.items()
+        assert (spark.MEASURED | lake_connectors.ICEBERG).items() <= conf.items()
+        folder = variables(services["airflow"])["LAKE_FOLDER"]
+        assert conf[lake_connectors.WAREHOUSE] == str(demo.CLUSTER_LAKE).replace(str(demo.LAKE), folder)
         assert conf["spark.redaction.string.regex"] == spark.SECRETS
         assert "$" not in spark.SECRETS, "Compose would take it for a variable"
 
