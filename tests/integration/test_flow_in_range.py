@@ -1,4 +1,4 @@
-"""What the stages do is known while a long range runs, from what the target's server shows of its attempt."""
+"""What the stages do is known while a long range runs, from what a server shows of its attempt."""
 
 import json
 import threading
@@ -6,15 +6,20 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet
 import pytest
 
+from airflow_provider_backpressure.connectors.lake.tasks import parquet_files
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, State
 from airflow_provider_backpressure.hooks.spark import open_runner
+from tests.support import lakes
 from tests.support.composed import Composed, warm_runner
 from tests.support.local_runner import LocalRunner
 from tests.support.postgres import run
@@ -22,6 +27,8 @@ from tests.support.postgres import run
 pytestmark = pytest.mark.integration
 
 ROW_SECONDS = 0.02
+MANY = 100
+"""Rows of a file in the time of one of a table."""
 SLOW = f"""
     CREATE FUNCTION raw.wait() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_sleep({ROW_SECONDS}); RETURN NEW; END $$
@@ -76,6 +83,44 @@ def test_a_range_that_is_half_way_shows_what_its_stages_do(
     )
     budget = Budget(credits=1, range_rows=rows)
     composed = Composed(source=database, sink=database, ledger_url=ledger_url, remote="", budget=budget)
+    check_flow(composed, runner, seconds)
+
+
+class SlowWriter(pyarrow.parquet.ParquetWriter):
+    """Takes its time over each row."""
+
+    def write_table(self, table: pyarrow.Table, *arguments: Any, **options: Any) -> None:
+        time.sleep(table.num_rows * ROW_SECONDS / MANY)
+        super().write_table(table, *arguments, **options)
+
+
+@pytest.mark.parametrize("runner", ["local"], indirect=True)
+def test_a_range_into_files_shows_what_its_stages_do(
+    runner: Runner, database: Endpoint, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F5: a table of files has no server, so that of the source shows whether its reader waits for the files."""
+    seconds = 12
+    rows = int(seconds / ROW_SECONDS) * MANY
+    monkeypatch.setattr(pyarrow.parquet, "ParquetWriter", SlowWriter)
+    monkeypatch.setattr(parquet_files, "GROUP_BYTES", 2**19)
+    run(
+        database,
+        f"CREATE TABLE t AS SELECT i AS id, repeat(md5(i::text), 8) AS code FROM generate_series(1::bigint, {rows}) i",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+    )
+    composed = Composed(
+        source=database,
+        sink=database,
+        ledger_url=ledger_url,
+        remote="",
+        budget=Budget(credits=1, range_rows=rows),
+        into=lakes.place("parquet", tmp_path),
+    )
+    check_flow(composed, runner, seconds)
+
+
+def check_flow(composed: Composed, runner: Runner, seconds: int) -> None:
+    """Run one range of so many seconds, and check what is seen of it meanwhile: its target is slow."""
     with composed.open(runner) as ports:
         assert ports.planner().plan().ranges == 1
         hydration_id, plan_id = ports.hydration.id, ports.plan.plan_id

@@ -433,7 +433,7 @@ class Hydrator:
     def _observe(self) -> None:
         now = self.clock.monotonic()
         mine = {job.record.slice_id: job.began for job in self._jobs.values()}
-        self._stages.look(self.sink, self.plan.plan_id, mine, now=now)
+        self._stages.look(self.source, self.sink, self.plan.plan_id, mine, now=now)
         if now < self._next_read:
             return
         self._next_read = now + READ_INTERVAL

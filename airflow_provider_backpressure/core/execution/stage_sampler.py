@@ -1,7 +1,8 @@
-"""What the stages of ranges in flight do: sampled at the target while they work, exact once a range has ended.
+"""What the stages of ranges in flight do: sampled at the servers while they work, exact once a range has ended.
 
 A task reports its times with its result. Until then the target shows whether it waits for the range's rows, takes
-them, or brings them to an end; sampled once a second that is what each stage did, for every runner.
+them, or brings them to an end; sampled once a second that is what each stage did, for every runner. Where the target
+has no server, the source's shows it: a reader that is not read from waits for the target.
 """
 
 import logging
@@ -9,7 +10,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from airflow_provider_backpressure.core.ports.sink import Activity, Sink
+from airflow_provider_backpressure.core.ports import Source
+from airflow_provider_backpressure.core.ports.sink import Activity, ShowsReaders, Sink
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, State, total
 from airflow_provider_backpressure.exceptions import Transient
 
@@ -47,12 +49,20 @@ class StageSampler:
         self._next = now + SAMPLE_SECONDS
         return True
 
-    def look(self, sink: Sink, plan_id: str, jobs: Mapping[str, float], *, now: float) -> None:
-        """Ask the target, if it is time, what it does for these slices. ``jobs``: when each was submitted."""
+    def look(self, source: Source, sink: Sink, plan_id: str, jobs: Mapping[str, float], *, now: float) -> None:
+        """Ask the servers, if it is time, what they do for these slices. ``jobs``: when each was submitted."""
         if self.is_due(jobs.values(), now=now):
             with suppress(Transient):
                 found = sink.activities(plan_id)
+                if found is None:
+                    found = self._ask(source, plan_id)
                 self.sample({key: each for key, each in found.items() if key in jobs}, now=now)
+
+    def _ask(self, source: Source, plan_id: str) -> dict[str, Activity]:
+        """Return what the source shows. A reader that was seen and is gone has read all rows."""
+        if not isinstance(source, ShowsReaders):
+            return {}
+        return dict.fromkeys(self._seen, Activity.ENDING) | source.activities(plan_id)
 
     def sample(self, found: Mapping[str, Activity], *, now: float) -> None:
         """Count the time since the sample before for what each slice does now; a slice's first sample begins it."""

@@ -71,6 +71,18 @@ class Activity(StrEnum):
     """It has all rows, and brings them to their place."""
 
 
+@runtime_checkable
+class ShowsReaders(Protocol):
+    """A source whose server shows the sessions that read from it."""
+
+    def activities(self, plan_id: str) -> dict[str, Activity]:
+        """Return what the target does now with each attempt of the plan that reads, by slice id.
+
+        It loads where the reader is not read from, and waits where the server has no rows for it yet.
+        """
+        ...
+
+
 class MirrorTarget(Protocol):
     """A target of which each transaction can exchange a range's rows. Errors: ``SinkRefused``, ``SinkUnavailable``."""
 
@@ -186,8 +198,11 @@ class Sink(Protocol):
         """Return rows that running attempts have handed to the sink and not committed yet, by slice id."""
         ...
 
-    def activities(self, plan_id: str) -> dict[str, Activity]:
-        """Return what the target does now with each running attempt of the plan, by slice id; empty: not known."""
+    def activities(self, plan_id: str) -> dict[str, Activity] | None:
+        """Return what the target does now with each running attempt of the plan, by slice id.
+
+        ``None``: the target has no server that could be asked.
+        """
         ...
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:

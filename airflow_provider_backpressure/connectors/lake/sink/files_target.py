@@ -6,7 +6,6 @@ from airflow_provider_backpressure.connectors.lake.last_write import of_window
 from airflow_provider_backpressure.connectors.lake.markers import Holder
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.ports.sink import Activity
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -34,9 +33,8 @@ class FilesTarget:
         """See :meth:`..core.ports.Sink.rows_in_flight`: not known of files that grow."""
         return {}
 
-    def activities(self, plan_id: str) -> dict[str, Activity]:
+    def activities(self, plan_id: str) -> None:
         """See :meth:`..core.ports.Sink.activities`: not known of files that grow."""
-        return {}
 
     def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> tuple[str, ...]:
         return ()

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.attempts import plan_prefix
 from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, quote
-from airflow_provider_backpressure.connectors.postgres.sink.attempts import plan_prefix
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import alike, creation
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import write_probe_comment
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import oid_of, publication_of

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.attempts import plan_prefix, read_readers
 from airflow_provider_backpressure.connectors.postgres.catalog import (
     ORDINARY,
     PARTITIONED,
@@ -52,6 +53,7 @@ from airflow_provider_backpressure.connectors.postgres.table_files import (
     lock_statement,
     read_storage,
 )
+from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import reader_name
 from airflow_provider_backpressure.connectors.relational.key_choice import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
@@ -59,6 +61,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signals import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.ports.moments import SourceMoment
+from airflow_provider_backpressure.core.ports.sink import Activity
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream, from_lsn
 from airflow_provider_backpressure.core.snapshot.bounds import (
     BlockBounds,
@@ -117,6 +120,10 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         if isinstance(bounds, BlockBounds):
             return cut_blocks(self._session, bounds, parts=parts)
         return super().cut(read, bounds, parts=parts)
+
+    def activities(self, plan_id: str) -> dict[str, Activity]:
+        """See :meth:`..core.ports.sink.ShowsReaders.activities`."""
+        return read_readers(self._session, reader_name(plan_prefix(plan_id)))
 
     def keep(self, plan: Plan) -> Keeper:
         table = self._with_key((), plan.read.window, unique=False)

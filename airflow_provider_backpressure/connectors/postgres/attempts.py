@@ -1,8 +1,8 @@
 """Attempts as PostgreSQL sees them: connections whose ``application_name`` is an attempt's tag."""
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -56,8 +56,16 @@ def rows_in_flight(session: Session, prefix: str) -> dict[str, int]:
 
 
 def read_activities(session: Session, prefix: str) -> dict[str, Activity]:
-    """Return what the server does for the attempts under such a tag, by slice id."""
-    rows = session.rows(_ACTIVITIES, {"prefix": prefix}, seconds=LOOK_SECONDS)
+    """Return what the target's server does for the attempts under such a tag, by slice id."""
+    return _to_activities(session.rows(_ACTIVITIES, {"prefix": prefix}, seconds=LOOK_SECONDS))
+
+
+def read_readers(session: Session, prefix: str) -> dict[str, Activity]:
+    """Return what targets do with the attempts that read from a source under such a tag, by slice id."""
+    return _to_activities(session.rows(_READERS, {"prefix": prefix}, seconds=LOOK_SECONDS))
+
+
+def _to_activities(rows: Iterable[tuple[Any, ...]]) -> dict[str, Activity]:
     return {slice_id: Activity(found) for slice_id, found in rows}
 
 
@@ -89,6 +97,17 @@ _ACTIVITIES = sql.SQL(
     FROM pg_stat_activity a
     WHERE starts_with(a.application_name, %(prefix)s) AND a.usename = session_user AND a.datname = current_database()
         AND a.query !~* '\\yto\\s+stdout'
+    GROUP BY 1
+    """
+)
+# A server that cannot send waits for a task that writes.
+_READERS = sql.SQL(
+    """
+    SELECT split_part(a.application_name, ':', 3),
+        CASE WHEN bool_or(a.wait_event = 'ClientWrite') THEN 'loading' ELSE 'waiting' END
+    FROM pg_stat_activity a
+    WHERE starts_with(a.application_name, %(prefix)s) AND a.usename = session_user AND a.datname = current_database()
+        AND a.state = 'active'
     GROUP BY 1
     """
 )
