@@ -28,6 +28,7 @@ from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_session import active
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, SparkTableSink
 from airflow_provider_backpressure.sources import PostgresSource
 from benchmarks import machine, page, report
@@ -233,7 +234,8 @@ class Bench:
                 with self._clocked(format_, what, side, rows):
                     self._merge(format_, side, self._read(changed))
             else:
-                staged = self._read(changed).localCheckpoint()
+                with active(self.session):
+                    staged = self._read(changed).localCheckpoint()
                 with self._clocked(format_, what, side, rows):
                     self._merge(format_, side, staged)
 
