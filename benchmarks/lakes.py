@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from pyspark.sql.connect.session import SparkSession
 from rich.console import Console
 
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
@@ -234,7 +235,7 @@ class Bench:
                 with self._clocked(format_, what, side, rows):
                     self._merge(format_, side, self._read(changed))
             else:
-                with active(self.session):
+                with active(cast("SparkSession", self.session)):
                     staged = self._read(changed).localCheckpoint()
                 with self._clocked(format_, what, side, rows):
                     self._merge(format_, side, staged)
@@ -343,7 +344,7 @@ def section(command: str, bench: Bench, about: dict[str, str]) -> str:
 def measure(services: Services, wanted: argparse.Namespace) -> Bench:
     """Start the servers and measure."""
     postgres = services.up("postgres", fsync=True, settings=SETTINGS)["postgres"]
-    folder = services.home.parent / "lakes"
+    folder = services.guest("lakes")
     conf = {**WORKERS, **make_connector_conf(folder)}
     spark = services.up("connect:lakes", jars=("postgres",), driver_memory=wanted.heap, spark_conf=conf)[
         "connect:lakes"
