@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pyspark import StorageLevel
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table, translate_refusals
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     ASK,
     OP,
@@ -27,14 +27,13 @@ from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     unpack_xids,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.change_merge import UNKNOWN, ChangeFold, list_keys, quote
-from airflow_provider_backpressure.connectors.lake.tasks.spark_maintenance import maintain
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     END,
     RUN,
     check_partitions,
-    commit,
+    commit_once,
     find_mark,
-    make_result,
+    maintain_behind,
     publish_changes,
     select_run,
 )
@@ -84,24 +83,18 @@ def run_window(
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt, began = Attempt.create(spec, spec.slices[0]), time.perf_counter()
     window = _Window(session=session, spec=spec, source=source, profile=profile, attempt=attempt)
-    with translate_refusals(table.name):
-        found = _find_mark(table, spec, attempt)
-    if found is None:
+
+    def prepare() -> Callable[[], None]:
         staged = window.stage(lambda changes: changes)
         rows, fold, read_at = window.fold(table, staged)
         mark = Mark.made(
             attempt, rows=staged.rows, bytes=staged.bytes, checksum=staged.checksum, files=(), read_at=read_at
         )
         check_partitions(rows.where(quote(OP) != DELETE), table)
-        reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
-        with translate_refusals(table.name):
-            found = _find_mark(table, spec, attempt) or commit(
-                table, attempt, partial(publish_changes, table, mark, rows, fold)
-            )
-        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
-    times = maintain(table, attempt.tag, began=began)
-    result = replace(make_result(found, attempt), times=times)
-    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(result,))
+        return partial(publish_changes, table, mark, rows, fold)
+
+    mark = commit_once(table, attempt, partial(_find_mark, table, spec, attempt), prepare)
+    return maintain_behind(table, spec, attempt, mark, began=began)
 
 
 def _find_mark(table: SparkTable, spec: RangeSpec, attempt: Attempt) -> Mark | None:

@@ -7,7 +7,6 @@ are one commit: a position is the end of the last range of the partition that ha
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,22 +16,20 @@ from pyspark.sql.window import Window
 from airflow_provider_backpressure.connectors.lake.last_write import GONE
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table, translate_refusals
+from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OP
 from airflow_provider_backpressure.connectors.lake.tasks.change_merge import ChangeFold, quote
-from airflow_provider_backpressure.connectors.lake.tasks.spark_maintenance import maintain
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     AT,
     PLACED,
     add_stamps,
     check_partitions,
-    commit,
+    commit_once,
     find_mark,
-    make_result,
+    maintain_behind,
     publish_changes,
     stage,
 )
-from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, keyless, move_streams
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -59,24 +56,17 @@ def run_range(
     """
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt, began = Attempt.create(spec, to_one_slice(spec)), time.perf_counter()
-    with translate_refusals(table.name):
-        found = _find_mark(table, spec, attempt)
-    if found is None:
-        rows, mark = stage(
-            add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at), spec.write, attempt
-        )
+
+    def prepare() -> Callable[[], None]:
+        stamped = add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
+        rows, mark = stage(stamped, spec.write, attempt)
         _check_keys(rows, spec.write, table.name)
         last, fold = _fold(rows, spec.write), ChangeFold(write=spec.write, kept=(), truncated=-1)
         check_partitions(last.where(quote(OP) != DELETE), table)
-        reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
-        with translate_refusals(table.name):
-            found = _find_mark(table, spec, attempt) or commit(
-                table, attempt, partial(publish_changes, table, mark, last, fold)
-            )
-        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
-    times = maintain(table, attempt.tag, began=began)
-    result = replace(make_result(found, attempt), times=times)
-    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(result,))
+        return partial(publish_changes, table, mark, last, fold)
+
+    mark = commit_once(table, attempt, partial(_find_mark, table, spec, attempt), prepare)
+    return maintain_behind(table, spec, attempt, mark, began=began)
 
 
 def _find_mark(table: SparkTable, spec: RangeSpec, attempt: Attempt) -> Mark | None:

@@ -9,7 +9,7 @@ import logging
 import operator
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
 )
 from airflow_provider_backpressure.connectors.lake.tasks.change_merge import ChangeFold
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
+from airflow_provider_backpressure.connectors.lake.tasks.spark_maintenance import maintain
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition, check_marked
@@ -81,19 +82,17 @@ def run_range(
     """
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt = Attempt.create(spec, to_one_slice(spec))
-    with translate_refusals(table.name):
-        found = find_mark(table, attempt)
-    if found is None:
+
+    def prepare() -> Callable[[], None]:
         stamped = add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
         rows, mark = stage(stamped, spec.write, attempt)
         key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
         _check_unique(rows, key, table.name)
         check_partitions(rows, table)
-        reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
-        with translate_refusals(table.name):
-            found = find_mark(table, attempt) or _publish(table, attempt, mark, rows, key)
-        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
-    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(make_result(found, attempt),))
+        return partial(_publish, table, mark, rows, key)
+
+    mark = commit_once(table, attempt, partial(find_mark, table, attempt), prepare)
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(make_result(mark, attempt),))
 
 
 def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
@@ -118,16 +117,13 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
     return SliceResult(slice_id="", rows=count, bytes=size, checksum=checksum)
 
 
-def _publish(table: SparkTable, attempt: Attempt, mark: Mark, rows: "DataFrame", key: Sequence[str]) -> Mark:
-    """Commit the rows, in place of those with their key if it is given.
-
-    Return what :func:`commit` returns.
-    """
+def _publish(table: SparkTable, mark: Mark, rows: "DataFrame", key: Sequence[str]) -> None:
+    """Commit the rows, in place of those with their key if it is given."""
     note = note_of_mark(mark)
-    if not key:
-        return commit(table, attempt, partial(table.publish, note, rows))
-    make_merge = partial(build_merge, columns=rows.columns, key=key)
-    return commit(table, attempt, partial(table.merge, note, rows, make_merge))
+    if key:
+        table.merge(note, rows, partial(build_merge, columns=rows.columns, key=key))
+    else:
+        table.publish(note, rows)
 
 
 def publish_changes(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold) -> None:
@@ -143,7 +139,25 @@ def publish_changes(table: SparkTable, mark: Mark, rows: "DataFrame", fold: Chan
         table.publish(note)
 
 
-def commit(table: SparkTable, attempt: Attempt, publish: Callable[[], None]) -> Mark:
+def commit_once(
+    table: SparkTable,
+    attempt: Attempt,
+    find: Callable[[], Mark | None],
+    prepare: Callable[[], Callable[[], None]],
+) -> Mark:
+    """Return the slice's mark. Where ``find`` finds none, what ``prepare`` stages is committed as it says."""
+    with translate_refusals(table.name):
+        found = find()
+    if found is None:
+        publish = prepare()
+        reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
+        with translate_refusals(table.name):
+            found = find() or _commit(table, attempt, publish)
+        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
+    return found
+
+
+def _commit(table: SparkTable, attempt: Attempt, publish: Callable[[], None]) -> Mark:
     """Let rows and mark be published, and return the slice's mark: this attempt's, or that of one before it."""
     try:
         publish()
@@ -320,6 +334,13 @@ def _add_up(said: Iterable[str]) -> tuple[int, int, str]:
     for count, bytes_, checksum, _ in map(json.loads, said):
         rows, size, number = rows + count, size + bytes_, number + int(checksum.rpartition(":")[2], 16)
     return rows, size, f"{str(whole).rpartition(':')[0]}:{number % 2**64:016x}"
+
+
+def maintain_behind(table: SparkTable, spec: RangeSpec, attempt: Attempt, mark: Mark, *, began: float) -> RangeResult:
+    """Maintain the table behind a commit, and return what the mark says. ``began``: when, by ``time.perf_counter``."""
+    times = maintain(table, attempt.tag, began=began)
+    result = replace(make_result(mark, attempt), times=times)
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(result,))
 
 
 def make_result(mark: Mark, attempt: Attempt) -> SliceResult:
