@@ -1,16 +1,23 @@
 """PostgreSQL into tables that Spark's own connectors write, over a real Spark Connect server."""
 
+import secrets
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_fence
+from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
@@ -62,6 +69,35 @@ def test_every_row_arrives_with_its_values(
     verdict, report = hydrate(composed, runner, Verify.TARGET)
     assert (verdict, report.rows, report.mismatches) == (Verdict.PLANNED, 100, ())
     assert lake_cluster.rows(composed.into) == source_rows(database)
+
+
+@pytest.mark.statement("K1", "X1")
+@pytest.mark.long
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_ranges_that_commit_at_the_same_moment_are_all_in(lake_cluster: Cluster, format_: str) -> None:
+    """K1, X1: at their first try, by one session: what one range has read of the table is not changed by another."""
+    with closing(SqlSession(replace(NOWHERE, conn_id="spark", password=lake_cluster.url))) as opened:
+        session = opened.get()
+        for _ in range(8):
+            name = lake_cluster.place(format_, f"t_{uuid.uuid4().hex[:8]}")["table"]
+            open_table(session, format_, name)
+            session.sql(f"CREATE TABLE {name} (id bigint) USING {format_}").collect()
+            rows, moment = session.range(0, 100, 1, 1), threading.Barrier(2)
+
+            def publish(seq: int, name: str = name, rows: Any = rows, moment: threading.Barrier = moment) -> list[str]:
+                tokens = []
+                for attempt in range(2):
+                    table = open_table(session, format_, name)
+                    note = note_of_fence("plan", f"{seq}.{attempt}", 1)
+                    moment.wait(60)
+                    table.publish(replace(note, nonce=secrets.randbelow(2**52)), rows)
+                    tokens += [note.token] if note.token in table.state().present else []
+                return tokens
+
+            with ThreadPoolExecutor(2) as threads:
+                found = [token for tokens in threads.map(publish, range(2)) for token in tokens]
+            assert len(found) == 4
+            assert session.table(name).count() == 400
 
 
 @pytest.mark.statement("X1")

@@ -50,6 +50,9 @@ class IcebergTable(SparkTable):
     def __init__(self, session: "SparkSession", name: str) -> None:
         """See :class:`SparkTable`."""
         super().__init__(session, name)
+        # Before the session uses the catalog. Ranges would share the table's object otherwise: one that commits changes
+        # what another has just read, and the connector takes snapshots for published that are not.
+        session.conf.set(f"spark.sql.catalog.{name.partition('.')[0]}.cache-enabled", "false")
         self._seen, self._notes = "", list[Note]()
         self._present, self._lost = set[str](), set[str]()
         self._line = Line()
