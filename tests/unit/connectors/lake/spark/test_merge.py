@@ -30,7 +30,7 @@ def test_the_settings_of_a_commit_have_its_token_and_its_note(table: type[DeltaT
     """They are all that a MERGE can be told by."""
     attempt = Attempt(plan_id="p", epoch=3, slice_id="1.0", attempt=2, bounds={})
     note = note_of_mark(Mark.made(attempt, rows=10, bytes=1, checksum="c", files=()))
-    values = list(table(None, "c.s.t").note_settings(note).values())  # type: ignore[arg-type]
+    values = list(table(MagicMock(), "c.s.t").note_settings(note).values())
     assert values[0] == "backpressure:p:1.0:3"
     assert json.loads(values[-1])["backpressure"]["token"] == "backpressure:p:1.0:3"
 
