@@ -29,7 +29,7 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.preconditions import way_out
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
@@ -529,6 +529,21 @@ def test_files_that_a_merge_writes_have_no_bounds_of_floats() -> None:
         writer.write_table(pyarrow.table({"id": [1], "f": [float("nan")]}, schema=schema))
     group = pq.ParquetFile(place.getvalue()).metadata.row_group(0)
     assert [group.column(at).statistics is not None for at in (0, 1)] == [True, False]
+
+
+@only("parquet")
+@pytest.mark.statement("X3")
+@pytest.mark.parametrize("name", ["part-m-00000.parquet", "part-00000-c000.parquet"])
+def test_files_of_others_are_not_taken_for_those_of_an_earlier_plan(case: ParquetCase, name: str) -> None:
+    """X3: Sqoop and Spark begin names with ``part-`` too. Under an increment files of earlier plans are no surplus."""
+    first = begin(case)
+    first.write(0)
+    second = begin(case, window=Window(column="id", after="10", upto="20"))
+    second.write(1)
+    with opened(case) as sink:
+        assert sink.find_surplus(second.plan) == ""
+        pq.write_table(pyarrow.table({"id": [99], "name": ["foreign"]}), case.folder / name)
+        assert name in sink.find_surplus(second.plan)
 
 
 @only("parquet")

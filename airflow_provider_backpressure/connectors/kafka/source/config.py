@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from airflow_provider_backpressure.connectors.kafka.record_columns import (
@@ -41,6 +41,7 @@ RETENTION_SHARE = 0.2
 """Share of a topic's retention that is left when a warning begins, where the budget names none."""
 Start = str | datetime | Mapping[int, int] | Mapping[str, int]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -257,6 +258,11 @@ def _offsets(start: Mapping[int, int] | Mapping[str, int]) -> dict[int, int]:
 def _aware(time: datetime) -> datetime:
     if time.tzinfo is None:
         raise InvalidDeclaration(f"KafkaSource.start needs a time with its zone, as 2026-01-31T00:00:00Z, not {time}.")
+    # A broker takes numbers below zero for other questions: -1, which is 1969-12-31T23:59:59.999Z, for the log's end.
+    if time < _EPOCH:
+        raise InvalidDeclaration(
+            f"KafkaSource.start cannot be {time}: brokers find no time before 1970. Use start='earliest'."
+        )
     return time
 
 

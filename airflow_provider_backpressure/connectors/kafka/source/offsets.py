@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, consumer
@@ -85,7 +85,7 @@ class TopicLog:
         from confluent_kafka import IsolationLevel
         from confluent_kafka.admin import OffsetSpec
 
-        spec = OffsetSpec.for_timestamp(int(time.timestamp() * 1000))
+        spec = OffsetSpec.for_timestamp(to_millis(time))
         with self._open_client() as questions:
             found = self._offsets(questions, log.end, spec, IsolationLevel.READ_UNCOMMITTED)
         return {partition: high if found[partition] < 0 else found[partition] for partition, high in log.high.items()}
@@ -123,6 +123,14 @@ class TopicLog:
             return {}
         futures = questions.client.list_offsets(asked, isolation_level=isolation, request_timeout=SECONDS)
         return {place.partition: questions.answer(future).offset for place, future in futures.items()}
+
+
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
+
+def to_millis(time: datetime) -> int:
+    """Return the first millisecond that is not earlier than a time."""
+    return -((_EPOCH - time) // _MILLISECOND)
 
 
 def _sizes(records: "list[Message]") -> list[int]:

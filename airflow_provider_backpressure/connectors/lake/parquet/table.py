@@ -23,7 +23,8 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
 PLAN = f"{FOLDER}/plan.json"
-NAME = re.compile(r"part-(?P<plan>[^-]+)-(?P<slice>[\w.]+)\.parquet")
+NAME = re.compile(r"part-(?P<plan>[0-9a-f]{32})-(?P<slice>\d+\.\d+)\.parquet")
+"""A slice's file. Other writers begin names with ``part-`` too, as Sqoop does (``part-m-00000.parquet``)."""
 
 
 def file_of(plan_id: str, slice_id: str) -> str:

@@ -31,6 +31,7 @@ PLACE = Endpoint(conn_id="events", host="a:1,b:2", port=0, database="", user="")
         ({"fields": {}}, "at least one field"),
         ({"fields": {"id": "bigint"}, "format": "raw"}, "format='json'"),
         ({"start": datetime(2026, 1, 1)}, "with its zone"),
+        ({"start": datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)}, "before 1970. Use start='earliest'"),
         ({"fields": {"at": "timestamp[]"}}, "cuts what does not fit into it without an error"),
         ({"fields": {"at": "tstzrange"}}, "Take it as json or text"),
         ({"fields": {"at": "numeric(10, 2)[]"}}, "Take it as json or text"),
@@ -69,6 +70,7 @@ def test_what_cannot_be_meant_is_refused_at_parse(values: dict[str, Any], words:
         ({"topic": "a b"}, "no name"),
         ({"start": "yesterday"}, "not 'yesterday'"),
         ({"start": "2026-01-01T00:00:00"}, "with its zone"),
+        ({"start": "1970-01-01T00:59:59.999+01:00"}, "before 1970. Use start='earliest'"),
         ({"start": {"x": 1}}, "whole numbers"),
         ({"start": {0: -1}}, "whole numbers"),
         ({"fields": {"key": "text", "id": "bigint"}}, "field key would be a second column"),
@@ -154,6 +156,7 @@ def test_a_start_is_what_it_says() -> None:
     """Words, times and offsets, also as a template makes them."""
     assert parse_start("latest") == "latest"
     assert parse_start(" 2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
+    assert parse_start("1970-01-01T00:00:00Z") == datetime(1970, 1, 1, tzinfo=UTC)
     assert parse_start({"0": 7}) == parse_start({0: 7}) == {0: 7}
 
 

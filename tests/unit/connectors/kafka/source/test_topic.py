@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
-from airflow_provider_backpressure.connectors.kafka.source.offsets import Log
+from airflow_provider_backpressure.connectors.kafka.source.offsets import Log, to_millis
 from airflow_provider_backpressure.connectors.kafka.source.topic import KafkaTopic
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
@@ -98,3 +99,16 @@ def test_lag_counts_an_added_partition_from_its_first_offset() -> None:
     log: Any = Broker(beginning={0: 0, 1: 500})
     assert TopicHealth(log, (), seconds=1.0, unread=lambda: {0: 100}).lag() == {0: 500, 1: 1100}
     assert TopicHealth(log, (), seconds=1.0).lag() == {0: 600, 1: 600}
+
+
+@pytest.mark.parametrize(
+    ("time", "millis"),
+    [
+        (datetime(2004, 7, 14, 13, 11, 19, 199_000, UTC), 1_089_810_679_199),
+        (datetime(2004, 7, 14, 13, 11, 19, 199_001, UTC), 1_089_810_679_200),
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+    ],
+)
+def test_a_time_becomes_the_first_millisecond_that_is_not_earlier(time: datetime, millis: int) -> None:
+    """As a float the first one has 198 of them, and then an earlier record is read too."""
+    assert to_millis(time) == millis
