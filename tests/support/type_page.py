@@ -96,6 +96,8 @@ AFTER_AVRO = """
 - A day or moment outside of the years 1 to 9999 is refused by its record, and so is a moment with digits below the
   microsecond. `Avro(raw=("field",))` takes such a field as its number, and a decimal as its bytes.
 - `duration` and other logical types that are not in the table arrive as the type below them.
+- A UUID arrives as PostgreSQL prints it, in files too. A text that is none is refused by its record, or taken as it is
+  with `raw`.
 - A text with a NUL character is refused by its record: PostgreSQL holds none.
 - Aliases of fields are not followed: a field that was renamed is a new column.
 """

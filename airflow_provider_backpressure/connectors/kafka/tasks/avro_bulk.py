@@ -141,6 +141,9 @@ def _long(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow.
 
 _FINER = "it has digits below the microsecond, which no target holds"
 _TAKE_RAW = "name its field in raw= of the format to take the number"
+_TAKE_RAW_TEXT = "name its field in raw= of the format to take the text"
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+"""As nearly all of them are written; braces and other places of hyphens are less frequent."""
 
 
 def _within(messages: Messages, rows: Rows, value: numpy.ndarray, first: int, last: int) -> numpy.ndarray:
@@ -195,7 +198,21 @@ def _bytes(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow
 
 def _string(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow.Array:
     texts = to_texts(messages, _take(messages, node, rows), rows)
-    return pc.utf8_lower(texts) if logical and node.logical == "uuid" else texts
+    return _to_uuids(messages, rows, texts) if logical and node.logical == "uuid" else texts
+
+
+def _to_uuids(messages: Messages, rows: Rows, texts: pyarrow.Array) -> pyarrow.Array:
+    """Return UUIDs as PostgreSQL prints them, which files keep too, and refuse other texts."""
+    if pc.all(pc.match_substring_regex(texts, _UUID)).as_py() is not False:
+        return pc.utf8_lower(texts)
+    found: list[bytes | None] = []
+    for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
+        try:
+            found.append(None if text is None else str(uuid.UUID(text)).encode())
+        except ValueError:
+            messages.refuse(numpy.array([row]), f"a text is no UUID, as its schema says: {_TAKE_RAW_TEXT}")
+            found.append(None)
+    return of_bytes(found, pyarrow.string())
 
 
 def _enum(messages: Messages, node: Node, rows: Rows, logical: bool) -> pyarrow.Array:

@@ -324,6 +324,16 @@ def test_records_may_be_null() -> None:
     assert rows_of(decoder(schema), [written(schema, None), written(schema, {"id": 7})]) == [{"id": None}, {"id": 7}]
 
 
+def test_a_uuid_has_one_form() -> None:
+    """As PostgreSQL prints it: a table of files has no type for it, and would keep another text for an equal value."""
+    schema, plain = record(a=logical("string", "uuid")), "6f1f0c4e-6a52-4a8b-8f0e-0f6c3c1b2a3d"
+    forms = [plain, plain.upper(), plain.replace("-", ""), f"{{{plain}}}"]
+    # Not by fastavro, which writes no other form.
+    payloads = [b"\0\0\0\0\1" + write_long(len(each)) + each.encode() for each in forms]
+    for given in (payloads[:2], payloads):
+        assert [row["a"] for row in rows_of(decoder(schema), given)] == [plain] * len(given)
+
+
 def test_fields_can_be_renamed_and_taken_as_numbers() -> None:
     """``names`` where a column of that name is there already, ``raw`` where a value has no type of PostgreSQL."""
     schema = record(timestamp=logical("long", "timestamp-nanos"))
@@ -348,6 +358,7 @@ BAD = {
     "NUL": (record(a="string"), b"\0\0\0\0\1\2\0", "a NUL character"),
     "a year": (record(a=logical("int", "date")), b"\0\0\0\0\1" + write_long(2_932_897), "years 1 to 9999"),
     "finer": (record(a=logical("long", "timestamp-nanos")), b"\0\0\0\0\1\2", "digits below the microsecond"),
+    "a text that is no UUID": (record(a=logical("string", "uuid")), b"\0\0\0\0\1\6ABC", "a text is no UUID"),
     "a clock": (record(a=logical("int", "time-millis")), b"\0\0\0\0\1\1", "not within a day"),
     "digits": (
         record(a=logical("bytes", "decimal", precision=2, scale=0)),
@@ -409,6 +420,8 @@ def _candidates(type_: Any) -> list[Any]:
         return [Decimal(7)]
     if type_.get("logicalType") == "timestamp-nanos":
         return [1000]
+    if type_.get("logicalType") == "uuid":
+        return [str(uuid.UUID(int=1))]
     if type_.get("logicalType") == "time-millis":
         return [time(1)]
     return {"enum": ["X"], "array": [[]]}.get(type_["type"], [date(2026, 1, 1)])
