@@ -5,7 +5,6 @@ range locks its hydration first, so nothing here can deadlock by itself. Databas
 MySQL where many register at once, a cluster of them at any commit.
 """
 
-import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -29,7 +28,7 @@ from airflow_provider_backpressure.core.transitions import range as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.core.transitions.hydration import Figures
 from airflow_provider_backpressure.exceptions import BackpressureError
-from airflow_provider_backpressure.ledger.database import Database, repeatable
+from airflow_provider_backpressure.ledger.database import Database, Deadlock, repeatable
 from airflow_provider_backpressure.ledger.manual_control import Outbox, Publish, SqlSteering, nobody
 from airflow_provider_backpressure.ledger.reader import SqlReader, SqlViews
 from airflow_provider_backpressure.ledger.source_observations import SqlObserving, SqlPruning
@@ -42,8 +41,6 @@ from airflow_provider_backpressure.ledger.tables import sample as upstreams
 from airflow_provider_backpressure.ledger.tables import statistics
 from airflow_provider_backpressure.ledger.tables.admission import admit_range, free_token
 from airflow_provider_backpressure.ledger.tables.sample import taken
-
-log = logging.getLogger(__name__)
 
 
 class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
@@ -72,6 +69,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
         sink_server: str = "",
         connections: int | None = None,
         hydration_id: str | None = None,
+        run: str | None = None,
     ) -> Hydration:
         key = {"environment": environment, "source_identity": source_identity, "sink_identity": sink_identity}
         digest = hydrations.identity(**key)
@@ -79,21 +77,21 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             known = hydrations.lock_by_identity(connection, digest)
             if known is None:
                 try:
-                    with connection.begin_nested():
-                        hydrations.add(
-                            connection,
-                            identity=digest,
-                            owner=owner,
-                            cluster=cluster,
-                            credits=credits,
-                            sink_server=sink_server,
-                            had=hydration_id,
-                            **key,
-                        )
-                except IntegrityError:
-                    log.debug("Another process registered the same hydration at this very moment.")
+                    hydrations.add(
+                        connection,
+                        identity=digest,
+                        owner=owner,
+                        cluster=cluster,
+                        credits=credits,
+                        sink_server=sink_server,
+                        had=hydration_id,
+                        run=run,
+                        **key,
+                    )
+                except IntegrityError as error:
+                    raise Deadlock("Another process registered the same hydration at this very moment.") from error
                 known = hydrations.lock_by_identity(connection, digest)
-                assert known is not None, "added here or by the other process"
+                assert known is not None, "it was added here"
             figures, found = known
             if found.owner != owner:
                 raise refusals.ownership_error(
@@ -110,7 +108,10 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                 hydrations.save(connection, told.add(figures, declared))
             if connections is not None:
                 turns.set_limit(connection, Shared.CONNECTIONS, sink_server, connections, who=None)
-            return found if declared == figures else hydrations.by_id(connection, found.id)
+            takes = run is not None and found.holder is None
+            if takes:
+                hydrations.keep_holder(connection, found.id, str(run), heard=True)
+            return hydrations.by_id(connection, found.id) if takes or declared != figures else found
 
     @repeatable
     def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
@@ -168,7 +169,8 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             free_token(connection, before)
             after = told.add(before, hydrating.start_plan(before, plan), waiting=int(number > 0))
             hydrations.save_moved(connection, before, after, plan=plan.to_json())
-            earlier = statistics.read_statistics(connection, hydration_id)
+            # Nothing is counted of a hydration before its first plan.
+            earlier = statistics.read_statistics(connection, hydration_id) if before.plan_id is not None else []
             statistics.begin(connection, tallies.totals(hydration_id, plan, earlier), clear=bool(earlier))
 
     @repeatable
@@ -190,7 +192,11 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             controls.add(connection, hydration_id=hydration_id, who=who, action="reindex", why=why, values=values)
 
     @repeatable
-    def take_over(self, hydration_id: str, plan: Plan) -> None:
+    def take_over(self, hydration_id: str, plan: Plan, *, before: Plan | None = None) -> None:
+        if before is not None and plan.takes_over(before):
+            with self._database.write_once() as connection:
+                if hydrations.exchange_plan(connection, hydration_id, before=before.to_json(), plan=plan.to_json()):
+                    return
         with self._database.write() as connection:
             if plan.takes_over(hydrations.lock_whole(connection, hydration_id)[1].plan):
                 hydrations.change(connection, hydration_id, plan=plan.to_json())
@@ -389,9 +395,9 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             hydrations.keep_preview(connection, hydration_id, facts)
 
     @repeatable
-    def keep_declaration(self, hydration_id: str, declaration: str | None) -> None:
+    def keep_declaration(self, hydration_id: str, declaration: str | None, *, activity: Activity | None = None) -> None:
         with self._database.write_once() as connection:
-            hydrations.keep_declaration(connection, hydration_id, declaration)
+            hydrations.keep_declaration(connection, hydration_id, declaration, activity)
 
     @repeatable
     def keep_failure(self, hydration_id: str, failure: str | None) -> None:

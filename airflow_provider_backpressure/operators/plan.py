@@ -14,6 +14,7 @@ from airflow_provider_backpressure.base_operator import TransformTask, failure_o
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.execution.work_pool import WorkPool
 from airflow_provider_backpressure.core.gate.activity import Step
+from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.results import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
@@ -123,7 +124,7 @@ class PlanSnapshotOperator(TransformTask):
                 raise AirflowSkipException(f"This run only plans: {self._foretell(opened)}.")
             hydration = opened.planner().register()
             self.take_turn(context, opened, hydration.id)
-            planned = self._plan(context, opened, hydration.id)
+            planned = self._plan(context, opened, opened.ledger.hydration(hydration.id))
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
             for key, value in ids.items():
                 context["ti"].xcom_push(key, value)
@@ -137,21 +138,20 @@ class PlanSnapshotOperator(TransformTask):
         self,
         context: Context,
         opened: HydrationSession,
-        hydration_id: str,
+        hydration: Hydration,
         *,
         run: str = "",
-        failure: str | None = None,
         stream: str = "",
         again: bool = False,
     ) -> Planned:
-        """Plan one hydration, which this run has.
+        """Plan one hydration, as it was read since this run has it.
 
-        ``run``: its name, where it plans several at once. ``failure``: why the table has failed before; of several
-        only those may delete any number of rows that were stopped for it. ``stream``: id of the log that it shares,
-        and ``again`` whether it lacks changes of that.
+        ``run``: its name, where it plans several at once; of these only those may delete any number of rows that were
+        stopped for it. ``stream``: id of the log that it shares, and ``again`` whether it lacks changes of that.
         """
         wish = _wish(context)
-        allowed = wish == ALLOW_DELETES and (not run or exceptions.ALLOW_DELETES in (failure or ""))
+        stopped = exceptions.ALLOW_DELETES in (hydration.failure or "")
+        allowed = wish == ALLOW_DELETES and (not run or stopped)
         planner = replace(opened.planner(), run=run_of(context), allow_deletes=allowed, stream=stream)
         begun = time.monotonic()
 
@@ -160,12 +160,12 @@ class PlanSnapshotOperator(TransformTask):
             self.log.info("Planning %s for %.0f s: catalogue and boundaries.", opened.sink.identity, seconds)
 
         delay = OBSERVED_AFTER if run else 0.0
-        with self.report(context, opened, hydration_id, Step.PLANNING, write=write, delay=delay):
-            planned = planner.plan(restart=wish == RESTART, again=again, hydration_id=hydration_id)
+        with self.report(context, opened, hydration.id, Step.PLANNING, write=write, delay=delay) as heartbeat:
+            planned = planner.plan(restart=wish == RESTART, again=again, hydration=hydration)
         # Whether anything is to be done for a table that shares its log, the windows of that log say.
         done = not _is_work(planned)
         declared = replace(opened.declaration, run="" if done else run)
-        opened.ledger.keep_declaration(planned.hydration.id, to_json(declared))
+        opened.ledger.keep_declaration(planned.hydration.id, to_json(declared), activity=heartbeat.after)
         if planned.verdict is Verdict.RESUMED:
             opened.ledger.retry_failed(planned.plan.plan_id)
         if done:
@@ -274,15 +274,17 @@ class PlanSnapshotOperator(TransformTask):
             if _wish(context) == FORETELL:
                 self.log.info("%s: this run only plans: %s.", pair.table, self._foretell(opened))
                 return None
-            hydration = opened.planner().register()
+            run = context["ti"].run_id
+            hydration = opened.planner().register(run=run)
             tables.hold(hydration)
+            if hydration.holder != run:
+                hydration = opened.ledger.hydration(hydration.id)
             shares = stream is not None and pair in stream.pairs
             planned = self._plan(
                 context,
                 opened,
-                hydration.id,
+                hydration,
                 run=run_of(context),
-                failure=hydration.failure,
                 stream=stream.id if stream is not None and shares else "",
                 again=stream is not None and pair in stream.again,
             )

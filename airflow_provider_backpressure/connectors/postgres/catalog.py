@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
+from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.connect import (
     NO_SEARCH_PATH,
     Connection,
+    Query,
     Row,
     Session,
     run_together,
@@ -136,10 +138,9 @@ def place(session: Session, oid: int) -> str | None:
     return f"{server}/{oid}"
 
 
-def find_place(session: Session, name: QualifiedName) -> str | None:
-    """Return the :func:`place` of what bears this name; ``None`` where nothing does, too."""
-    found = session.rows(_OID, (name.schema, name.name))
-    return place(session, found[0][0]) if found else None
+def find_number(name: QualifiedName) -> tuple[Query, Params]:
+    """Return the statement that finds the number of what bears this name."""
+    return _OID, (name.schema, name.name)
 
 
 def read_relations(connection: Connection, names: Sequence[QualifiedName]) -> dict[QualifiedName, Relation]:

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,7 @@ from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, is_lost
 from airflow_provider_backpressure.connectors.postgres.predicates import Cursor, literal
+from airflow_provider_backpressure.core.alarms import set_alarm
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import strip_frames
 
@@ -360,13 +362,11 @@ def _hung_up(connection: Connection, seconds: float | None) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    timer = threading.Timer(seconds, _hang_up, (connection.pgconn.socket,))
-    timer.daemon = True
-    timer.start()
+    alarm = set_alarm(seconds, partial(_hang_up, connection.pgconn.socket))
     try:
         yield
     finally:
-        timer.cancel()
+        alarm.cancel()
 
 
 def _hang_up(descriptor: int) -> None:

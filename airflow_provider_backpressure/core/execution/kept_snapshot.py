@@ -93,8 +93,8 @@ class KeptSnapshot:
         epoch = self.sink.renew(plan.plan_id)
         if epoch is None:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.target}.")
-        plan = replace(plan, epoch=epoch)
-        self.ledger.take_over(self.hydration_id, plan)
+        before, plan = plan, replace(plan, epoch=epoch)
+        self.ledger.take_over(self.hydration_id, plan, before=before)
         return plan
 
     def check_earlier(self, plan: Plan) -> None:
@@ -207,7 +207,7 @@ class KeptSnapshot:
         counted = self._count.apply(plan, wait=wait) if self._count else None
         if counted is None:
             return plan
-        self.ledger.take_over(self.hydration_id, counted)
+        self.ledger.take_over(self.hydration_id, counted, before=plan)
         return counted
 
     def close(self) -> None:

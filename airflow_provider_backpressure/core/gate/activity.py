@@ -1,10 +1,10 @@
 """What a task of a hydration does at the moment, as it reports that to the ledger with each heartbeat."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.json_codec import from_dict
+from airflow_provider_backpressure.core.json_codec import from_dict, to_json
 
 HEARTBEAT_SECONDS = 30.0
 """Seconds between two heartbeats of a task."""
@@ -36,7 +36,7 @@ class Activity:
 
     def to_json(self) -> str:
         """Return it as JSON."""
-        return json.dumps(asdict(self))
+        return to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> "Activity":

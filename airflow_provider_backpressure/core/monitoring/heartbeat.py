@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from airflow_provider_backpressure.core.alarms import Alarm, set_alarm
 from airflow_provider_backpressure.core.gate.activity import HEARTBEAT_SECONDS, Activity, Step
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.ports.ledger import Ledger
@@ -30,24 +31,35 @@ class Heartbeat:
     tick: float = TICK_SECONDS
     line_seconds: float = LINE_SECONDS
     _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _thread: threading.Thread = field(init=False)
+    _alarm: Alarm | None = None
     _beaten: Activity | None = None
 
     def __enter__(self) -> "Heartbeat":
         """Beat again and again."""
         self._thread = threading.Thread(target=self._run, name="backpressure-heartbeat", daemon=True)
-        self._thread.start()
+        if self.delay:
+            self._alarm = set_alarm(self.delay, self._thread.start)
+        else:
+            self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """End, but do not wait long: a ledger may be frozen."""
         self._over.set()
-        assert self._thread is not None, "entered before"
-        self._thread.join(self.tick)
-        if self.activity.step is Step.PLANNING:
-            # What follows in the run are the ranges; until their task is heard the hydration is not planned any more.
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._thread.ident is not None:
+            self._thread.join(self.tick)
+        # What was planned is kept together with what follows.
+        if self.activity.step is Step.PLANNING and (self._beaten is not None or kind is not None):
             with nobodys_error("This heartbeat is not kept"):
-                self.ledger.keep_activity(self.hydration_id, replace(self.activity, step=Step.RANGES))
+                self.ledger.keep_activity(self.hydration_id, self.after)
+
+    @property
+    def after(self) -> Activity:
+        """What follows in the run once it is planned: until the task of the ranges is heard nothing is planned."""
+        return replace(self.activity, step=Step.RANGES)
 
     def count(self, done: int, total: int) -> None:
         """Take note of how far the task is."""
@@ -55,8 +67,6 @@ class Heartbeat:
 
     def _run(self) -> None:
         begun = time.monotonic()
-        if self.delay and self._over.wait(self.delay):
-            return
         next_beat, next_line = begun, begun + self.line_seconds
         while True:
             now, activity = time.monotonic(), self.activity

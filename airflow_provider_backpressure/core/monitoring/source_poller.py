@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from airflow_provider_backpressure.core.alarms import Alarm, set_alarm
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import (
     complete,
@@ -119,26 +120,30 @@ class Observation:
     delay: float = 0.0
     """Seconds before the first look: what is over by then needs none."""
     _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _thread: threading.Thread = field(init=False)
+    _alarm: Alarm | None = None
     _next_prune: float = 0.0
 
     def __enter__(self) -> "Observation":
         """Begin to look."""
         self._thread = threading.Thread(target=self._run, name="backpressure-observer", daemon=True)
-        self._thread.start()
+        if self.delay:
+            self._alarm = set_alarm(self.delay, self._thread.start)
+        else:
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End after the look that is under way, but do not wait long for it: a source may be frozen."""
         self._over.set()
-        assert self._thread is not None, "entered before"
-        self._thread.join(self.observer.interval / 5)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._thread.ident is not None:
+            self._thread.join(self.observer.interval / 5)
         with nobodys_error("What is committed is not seen now"):
             self.observer.settle()
 
     def _run(self) -> None:
-        if self.delay and self._over.wait(self.delay):
-            return
         while True:
             with nobodys_error("The source's frontier is not seen now"):
                 self.observer.look()

@@ -72,14 +72,15 @@ class Planner(Previewer):
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
     """What of the snapshot's ranges is planned: all, but for a probe's sample."""
 
-    def plan(self, *, restart: bool = False, again: bool = False, hydration_id: str | None = None) -> Planned:
+    def plan(self, *, restart: bool = False, again: bool = False, hydration: Hydration | None = None) -> Planned:
         """Plan again, resume what is open, or find nothing to do. ``restart`` asks for a new plan, once in a run.
 
         A run that plans although its own plan is complete was cleared, or deleted and made again under its name, which
         Airflow does not say: both ask for the work once more. ``again``: what is committed lacks changes, so that it is
-        read again. ``hydration_id``: of what the caller has registered by this planner's declaration a moment ago.
+        read again. ``hydration``: what the caller has registered by this planner's declaration a moment ago, and read
+        since nobody else may plan it.
         """
-        hydration = self.register() if hydration_id is None else self.ledger.hydration(hydration_id)
+        hydration = hydration or self.register()
         planner, refreshes = self._with_overrides(hydration), self.refresh is Refresh.EACH_RUN
         asks = not (self.run and hydration.restarted_by == self.run) or self._is_complete(hydration)
         if restart and asks:
@@ -252,7 +253,7 @@ class Planner(Previewer):
         plan = self.take_target(hydration, draft, ranges=ranges)
         return Planned(
             verdict=Verdict.PLANNED,
-            hydration=self.ledger.hydration(hydration.id),
+            hydration=replace(hydration, plan=plan),
             plan=plan,
             ranges=ranges,
             note=f"{ranges} ranges of at most {rows:,} rows by the {plan.path} path{reason}",
@@ -289,6 +290,7 @@ class Planner(Previewer):
         For a plan that the ledger has and the sink does not know yet (its epoch is 0). ``ranges``: how many it has,
         where that is known.
         """
+        stored = plan
         if plan.increment:
             check_followed(plan, self.sink)
         self.sink.prepare(plan.write)
@@ -300,7 +302,7 @@ class Planner(Previewer):
         plan = replace(plan, epoch=self.sink.begin(plan, clear=plan.clears))
         # Until the fence was set, a late attempt of the earlier plan may have committed.
         check_empty(plan, self.sink)
-        self.ledger.take_over(hydration.id, plan)
+        self.ledger.take_over(hydration.id, plan, before=stored)
         return plan
 
     def _go_on(self, hydration: Hydration, plan: Plan) -> Planned:

@@ -107,8 +107,11 @@ class Previewer:
             executors=executors,
         )
 
-    def register(self) -> Hydration:
-        """Return the hydration of source and sink, made where it is missing; ``LedgerRefused`` for a second owner."""
+    def register(self, *, run: str | None = None) -> Hydration:
+        """Return the hydration of source and sink, made where it is missing; ``LedgerRefused`` for a second owner.
+
+        ``run``: takes it for itself where nobody has it.
+        """
         return self.ledger.register(
             environment=self.environment,
             source_identity=self.source.identity,
@@ -119,6 +122,7 @@ class Previewer:
             sink_server=server_of(self.sink.identity),
             connections=self.budget.sink_connections,
             hydration_id=self._had(),
+            run=run,
         )
 
     def _previous(self) -> Window | None:

@@ -34,6 +34,7 @@ class Planned:
 
     verdict: Verdict
     hydration: Hydration
+    """With this plan; its figures may be those of before the plan was made."""
     plan: Plan
     ranges: int
     """Ranges of the plan, in all."""

@@ -184,10 +184,12 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         sink_server: str = "",
         connections: int | None = None,
         hydration_id: str | None = None,
+        run: str | None = None,
     ) -> Hydration:
         """Return the hydration of this source and sink, made where it is missing.
 
         ``hydration_id``: the id that a missing one had in a ledger that was lost; another one where that is taken.
+        ``run``: takes the hydration for itself where nobody has it, as by :meth:`hold`.
 
         The declared credits and cluster are taken over; ``LedgerRefused`` names the owner where it is another one.
         ``connections`` limits what all hydrations into ``sink_server`` have in flight, unless a person has said so.
@@ -217,10 +219,11 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """
         ...
 
-    def take_over(self, hydration_id: str, plan: Plan) -> None:
+    def take_over(self, hydration_id: str, plan: Plan, *, before: Plan | None = None) -> None:
         """Write down the newer epoch under which a new life of the lane continues the same plan.
 
-        Nothing where another plan is the current one by now.
+        Nothing where another plan is the current one by now. ``before``: the plan as the caller has stored it last,
+        which makes no difference but to how quickly that goes.
         """
         ...
 
@@ -335,8 +338,11 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """Keep what a plan would be, as JSON, in the place of what was kept before."""
         ...
 
-    def keep_declaration(self, hydration_id: str, declaration: str | None) -> None:
-        """Keep what the hydration was declared to do, as JSON without secrets; ``None`` where it cannot be kept."""
+    def keep_declaration(self, hydration_id: str, declaration: str | None, *, activity: Activity | None = None) -> None:
+        """Keep what the hydration was declared to do, as JSON without secrets; ``None`` where it cannot be kept.
+
+        ``activity``: kept with it, as by :meth:`keep_activity`.
+        """
         ...
 
     def keep_failure(self, hydration_id: str, failure: str | None) -> None:

@@ -4,10 +4,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.json_codec import from_dict
+from airflow_provider_backpressure.core.json_codec import from_dict, to_json
 from airflow_provider_backpressure.core.snapshot.messages import (
     REPLAY,
     Column,
@@ -207,7 +207,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON; it holds connection names, no secrets."""
-        return json.dumps(asdict(self))
+        return to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":

@@ -67,8 +67,12 @@ _LOCK_BY_RANGE = _of_range(range_.c.seq == sa.bindparam("seq"))
 _LOCK_BY_ANY_RANGE = _of_range()
 _LOCK_BY_PLAN = _of_range().where(hydration.c.plan_id == sa.bindparam("plan"))
 _ADD = sa.insert(hydration).values(created_at=utc_now(), updated_at=utc_now())
+_ADD_HELD = _ADD.values(heard_at=utc_now())
 _UPDATE = sa.update(hydration).where(hydration.c.id == sa.bindparam("key"))
 _CHANGE = _UPDATE.values(updated_at=utc_now())
+_HEARD = _UPDATE.values(heard_at=utc_now())
+_HELD = _CHANGE.values(heard_at=utc_now())
+_EXCHANGE_PLAN = _CHANGE.where(hydration.c.plan == sa.bindparam("before")).values(plan=sa.bindparam("after"))
 _RELEASE = _CHANGE.where(hydration.c.holder == sa.bindparam("run"))
 _SAVED = (
     "phase",
@@ -157,11 +161,18 @@ def chosen(
 
 
 def add(
-    connection: Connection, *, credits: int, cluster: str, sink_server: str, had: str | None = None, **values: str
+    connection: Connection,
+    *,
+    credits: int,
+    cluster: str,
+    sink_server: str,
+    had: str | None = None,
+    run: str | None = None,
+    **values: str,
 ) -> None:
     """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker.
 
-    ``had``: its id in a ledger that was lost, if no other hydration has that here.
+    ``had``: its id in a ledger that was lost, if no other hydration has that here. ``run``: what has it for itself.
     """
     taken = had is not None and connection.execute(_TAKEN, {"id": had}).first() is not None
     figures = hydrating.create(
@@ -174,8 +185,9 @@ def add(
         "credits_max": figures.credits_declared,
         "cluster": cluster,
         "sink_server": sink_server,
+        "holder": run,
     }
-    connection.execute(_ADD, {**own, **values})
+    connection.execute(_ADD if run is None else _ADD_HELD, {**own, **values})
     phases.begin(connection, figures.id, 1, figures.phase)
 
 
@@ -265,10 +277,15 @@ def change(connection: Connection, hydration_id: str, **values: Any) -> None:
     connection.execute(_CHANGE, {"key": hydration_id, **values})
 
 
+def exchange_plan(connection: Connection, hydration_id: str, *, before: str, plan: str) -> bool:
+    """Change a hydration's plan where it is the one ``before`` to the letter; whether it was."""
+    values = {"key": hydration_id, "before": before, "after": plan}
+    return connection.execute(_EXCHANGE_PLAN, values).rowcount == 1
+
+
 def keep_holder(connection: Connection, hydration_id: str, holder: str, *, heard: bool) -> None:
     """Keep which run has the hydration for itself, and that it was heard now."""
-    own = {"heard_at": utc_now()} if heard else {}
-    connection.execute(_CHANGE.values(holder=holder, **own), {"key": hydration_id})
+    connection.execute(_HELD if heard else _CHANGE, {"key": hydration_id, "holder": holder})
 
 
 def release_holder(connection: Connection, hydration_id: str, run: str) -> bool:
@@ -299,9 +316,16 @@ def keep_preview(connection: Connection, hydration_id: str, facts: str) -> None:
     _keep(connection, hydration_id, preview=facts)
 
 
-def keep_declaration(connection: Connection, hydration_id: str, declaration: str | None) -> None:
-    """Keep what a hydration was declared to do; ``LedgerRefused`` for an unknown id."""
-    _keep(connection, hydration_id, declaration=declaration)
+def keep_declaration(
+    connection: Connection, hydration_id: str, declaration: str | None, activity: Activity | None
+) -> None:
+    """Keep what a hydration was declared to do, and with it what a task does; ``LedgerRefused`` for an unknown id."""
+    if activity is None:
+        _keep(connection, hydration_id, declaration=declaration)
+        return
+    values = {"key": hydration_id, "declaration": declaration, "activity": activity.to_json()}
+    if connection.execute(_HEARD, values).rowcount == 0:
+        raise refusals.unknown(hydration_id)
 
 
 def keep_failure(connection: Connection, hydration_id: str, failure: str | None) -> None:
@@ -314,7 +338,7 @@ def keep_failure(connection: Connection, hydration_id: str, failure: str | None)
 def keep_activity(connection: Connection, hydration_id: str, activity: Activity | None) -> None:
     """Keep what a task does and when it was heard; ``LedgerRefused`` for an unknown id."""
     own = {} if activity is None else {"activity": activity.to_json()}
-    if connection.execute(_UPDATE.values(heard_at=utc_now(), **own), {"key": hydration_id}).rowcount == 0:
+    if connection.execute(_HEARD, {"key": hydration_id, **own}).rowcount == 0:
         raise refusals.unknown(hydration_id)
 
 

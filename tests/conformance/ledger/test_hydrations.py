@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from airflow_provider_backpressure.core.gate.activity import Activity, Step
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.gate.hydration import Phase
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
@@ -34,6 +35,24 @@ def test_one_that_a_lost_ledger_knew_gets_its_id_back(ledger):
     other = register(ledger, source_identity="other", hydration_id=had)
     assert other != had
     assert ledger.hydration(had).source_identity != "other"
+
+
+def test_a_run_that_registers_takes_what_nobody_has(ledger):
+    """As by ``hold``: another run keeps what it has, and who has not asked takes nothing."""
+    new = register(ledger, run="first")
+    assert ledger.hydration(new).holder == "first"
+    register(ledger)
+    register(ledger, run="second")
+    assert ledger.hydration(new).holder == "first"
+    assert ledger.let_go(new, run="first")
+    register(ledger)
+    assert ledger.hydration(new).holder is None
+    register(ledger, run="second", credits=5)
+    assert (ledger.hydration(new).holder, ledger.hydration(new).credits_declared) == ("second", 5)
+    other = register(ledger, sink_identity="other")
+    with pytest.raises(LedgerRefused, match="owned by orders"):
+        register(ledger, sink_identity="other", owner="another DAG", run="third")
+    assert ledger.hydration(other).holder is None
 
 
 def test_a_new_hydration_has_all_its_credits_and_no_plan(ledger):
@@ -280,6 +299,18 @@ def test_what_was_declared_is_kept_until_the_next_plan(ledger):
         assert [one.declaration for one in ledger.hydrations()] == [declared]
     with pytest.raises(LedgerRefused, match="0" * 32):
         ledger.keep_declaration("0" * 32, "{}")
+
+
+def test_what_a_task_does_is_kept_with_what_was_declared(ledger):
+    hydration_id, activity = register(ledger), Activity(step=Step.RANGES, lane="plan")
+    ledger.keep_declaration(hydration_id, "{}", activity=activity)
+    found = ledger.hydration(hydration_id)
+    assert (found.declaration, found.activity) == ("{}", activity)
+    assert found.heard_at is not None
+    ledger.keep_declaration(hydration_id, None)
+    assert (ledger.hydration(hydration_id).declaration, ledger.hydration(hydration_id).activity) == (None, activity)
+    with pytest.raises(LedgerRefused, match="0" * 32):
+        ledger.keep_declaration("0" * 32, "{}", activity=activity)
 
 
 def test_a_hydration_is_forgotten_with_all_that_belongs_to_it(ledger):

@@ -32,6 +32,25 @@ def test_a_newer_epoch_of_the_same_plan_is_written_down(ledger):
     assert ledger.counts(plan.plan_id).planned == 3
 
 
+def test_a_newer_epoch_is_written_down_also_by_one_who_knows_what_was_stored(ledger):
+    """What the caller believes makes no difference to the result, whether it is right or not."""
+    hydration_id, plan = register(ledger), make_plan()
+    ledger.save_plan(hydration_id, plan, cut(3))
+    second, third = replace(plan, epoch=plan.epoch + 1), replace(plan, epoch=plan.epoch + 2)
+    ledger.take_over(hydration_id, second, before=plan)
+    assert ledger.hydration(hydration_id).plan == second
+    ledger.take_over(hydration_id, third, before=plan)
+    assert ledger.hydration(hydration_id).plan == third
+    for older in (plan, second):
+        ledger.take_over(hydration_id, older, before=third)
+        ledger.take_over(hydration_id, older, before=older)
+        assert ledger.hydration(hydration_id).plan == third
+    other = make_plan()
+    ledger.save_plan(hydration_id, other, cut(1))
+    ledger.take_over(hydration_id, replace(third, epoch=third.epoch + 1), before=third)
+    assert ledger.hydration(hydration_id).plan == other
+
+
 def test_ranges_come_back_in_order_and_by_page(ledger):
     _, plan_id = planned(ledger, 25)
     records = ledger.ranges(plan_id)

@@ -47,6 +47,7 @@ class LedgerModel(ModelReader, ModelSteering):
         sink_server: str = "",
         connections: int | None = None,
         hydration_id: str | None = None,
+        run: str | None = None,
     ) -> Hydration:
         """See ``Ledger.register``."""
         with self._writing() as told:
@@ -82,6 +83,8 @@ class LedgerModel(ModelReader, ModelSteering):
                 self._tables.save(entry, told.add(entry.figures, declared))
             if connections is not None:
                 self._tables.set_limit(Shared.CONNECTIONS, sink_server, connections, who=None)
+            if run is not None:
+                entry.holder = hydrating.holder(entry.holder, run=run, over=None)
             return entry.hydration()
 
     def hold(self, hydration_id: str, *, run: str, over: str | None = None) -> str:
@@ -141,7 +144,7 @@ class LedgerModel(ModelReader, ModelSteering):
             self._tables.save(entry, told.add(entry.figures, hydrating.restore(entry.figures, plan), known=False))
             self._act(hydration_id, who, "reindex", why, {"plan_id": plan.plan_id, "epoch": plan.epoch})
 
-    def take_over(self, hydration_id: str, plan: Plan) -> None:
+    def take_over(self, hydration_id: str, plan: Plan, *, before: Plan | None = None) -> None:
         """See ``Ledger.take_over``."""
         with self._lock:
             entry = self._tables.entry(hydration_id)

@@ -24,7 +24,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import 
     against_staging,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.text_casts import find_text_casts
-from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
+from airflow_provider_backpressure.connectors.postgres.type_definitions import OWN, read_definitions
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.snapshot.messages import Column
@@ -187,6 +187,7 @@ _VIEWS = sql.SQL(
 
 log = logging.getLogger(__name__)
 
+_WRITABLE = "takes rows"
 MINIMUM_VERSION = 140000
 """From it on COPY shows its progress, and arrays of a user's own types can be received from another cluster."""
 
@@ -202,8 +203,19 @@ def check_fit(session: Session, fitting: Fitting) -> None:
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
     against += [*_against_system(session, fitting), *against_staging(session, fitting)]
     against += find_text_casts(session, fitting.columns) if fitting.log is Log.CHANGES else []
-    against += session.read(lambda connection: find_undurable(connection, fitting.name, fitting.others))
+    against += _find_undurable(session, fitting, table)
     _refuse(session, fitting.name, against)
+
+
+def _find_undurable(session: Session, fitting: Fitting, table: Relation | None) -> list[str]:
+    """Return which tables do not keep rows as their markers are kept. The others are the same for many targets."""
+    fact = ("durable", *fitting.others)
+    if table is None and session.recall(fact):
+        return []
+    against = session.read(lambda connection: find_undurable(connection, fitting.name, fitting.others))
+    if not against:
+        session.note(fact)
+    return against
 
 
 def check_exchange(
@@ -231,8 +243,11 @@ def _check_server(session: Session) -> None:
         raise SinkRefused(
             f"PostgreSQL at {where(session.endpoint)} is of version {version}; a sink needs {oldest} or later."
         )
+    if session.recall(_WRITABLE):
+        return
     if session.value(sql.SQL("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean")):
         raise SinkRefused(f"PostgreSQL at {where(session.endpoint)} is read-only: a standby takes no rows.")
+    session.note(_WRITABLE)
 
 
 def _check_lengths(fitting: Fitting) -> None:
@@ -369,21 +384,34 @@ def _against_system(session: Session, fitting: Fitting) -> list[str]:
 
 def _against_creating(session: Session, schema: str) -> list[str]:
     """Return the obstacles to creating a table in a schema, which is created too where it is missing."""
-    user, shown = session.endpoint.user, join_names([schema])
+    user, shown, fact = session.endpoint.user, join_names([schema]), ("may create", schema)
+    if session.recall(fact):
+        # Many targets are created in one schema; who has lost the right meanwhile is refused by the server.
+        return []
     there, may_create, may_create_schema = session.rows(_MAY_CREATE, {"schema": schema})[0]
     if not there:
         return [] if may_create_schema else [f"there is no schema {shown}, and {user} may not create one"]
-    return [] if may_create else [f"{user} has no CREATE right on schema {shown}"]
+    if not may_create:
+        return [f"{user} has no CREATE right on schema {shown}"]
+    session.note(fact)
+    return []
 
 
 def _against_types(session: Session, columns: Sequence[Column]) -> list[str]:
     """Return the obstacles to columns of these types: they are not known there, or defined otherwise."""
 
+    # What the server's own types are is the same for every target.
+    open_ = [each for each in columns if each.definition is not None or not session.recall(("type", each.type))]
+    if not open_:
+        return []
+
     def ask(connection: Connection) -> list[str]:
-        _, rows = run_together(connection, NO_SEARCH_PATH, (_KNOWN, ([column.type for column in columns],)))
+        _, rows = run_together(connection, NO_SEARCH_PATH, (_KNOWN, ([column.type for column in open_],)))
         definitions = read_definitions(connection, (oid for (oid,) in rows if oid is not None))
         against = []
-        for column, (oid,) in zip(columns, rows, strict=True):
+        for column, (oid,) in zip(open_, rows, strict=True):
+            if oid is not None and oid < OWN:
+                session.note(("type", column.type))
             if oid is None:
                 against.append(
                     f"column {join_names([column.name])} has type {column.type}, which that server does not know"

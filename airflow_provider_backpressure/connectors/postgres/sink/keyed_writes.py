@@ -139,7 +139,10 @@ def _against_replaying(found: Found, fitting: Fitting, user: str) -> list[str]:
 
 def against_staging(session: Session, fitting: Fitting) -> list[str]:
     """Rows that are compared with the target's go through a temporary table."""
-    if fitting.mode not in KEYED or session.value(_MAY_STAGE):
+    if fitting.mode not in KEYED or session.recall(_STAGES):
+        return []
+    if session.value(_MAY_STAGE):
+        session.note(_STAGES)
         return []
     return [f"{session.endpoint.user} has no TEMPORARY right on database {join_names([session.endpoint.database])}"]
 
@@ -192,4 +195,5 @@ _FOUND = sql.SQL(
     WHERE c.oid = %(table)s
     """
 )
+_STAGES = "may stage rows"
 _MAY_STAGE = sql.SQL("SELECT has_database_privilege(current_database(), 'TEMPORARY')")

@@ -65,7 +65,7 @@ class Traces:
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(table.sql)))
         for table in self._find_unused(connection, there):
             connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(table.sql)))
-        drop_shadows(connection, self.target, but=None)
+        drop_shadows(connection, shadows_of(connection, self.target), but=None)
         for name in scratch:
             connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(name.sql)))
 

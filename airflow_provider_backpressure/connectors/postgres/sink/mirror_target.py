@@ -50,12 +50,15 @@ class PostgresMirror:
         self._check(write, split, find(self.session, self.name))
 
     def _check(self, write: WriteSpec, split: Sequence[str], table: Relation | None) -> None:
-        lacking = self.session.read(lambda each: describe_missing(each, self.commits, "deleted"))
-        if lacking:
-            raise SinkRefused(
-                f"{self.name} cannot be mirrored: {lacking}. Let its owner run ALTER TABLE {self.commits.name} "
-                "ADD COLUMN deleted bigint NOT NULL DEFAULT 0."
-            )
+        fact = ("counts deleted rows", self.commits.name)
+        if not self.session.recall(fact):
+            lacking = self.session.read(lambda each: describe_missing(each, self.commits, "deleted"))
+            if lacking:
+                raise SinkRefused(
+                    f"{self.name} cannot be mirrored: {lacking}. Let its owner run ALTER TABLE {self.commits.name} "
+                    "ADD COLUMN deleted bigint NOT NULL DEFAULT 0."
+                )
+            self.session.note(fact)
         columns = {column.name: column for column in write.columns}
         text = [name for name in split if key_cast(columns[name].type) in _ORDERED_TEXT]
         unknown = [name for name in text if columns[name].collation is None]
@@ -92,11 +95,14 @@ class PostgresMirror:
                 raise SinkRefused("The target is declared with another key.")
             check_exchange(self.session, self.name, write.columns, tuple(key), table)
         self._check(replace(write, key=tuple(key)), split, table)
-        commits = self.commits.name.sql
+        commits, fact = self.commits.name.sql, ("may rewrite", self.commits.name)
+        if self.session.recall(fact):
+            return
         staged, marked = self.session.rows(_MAY_REWRITE, {"commits": commits})[0]
         if not staged or not marked:
             lacking = f"no UPDATE right on {commits}" if staged else "no TEMPORARY right on the database"
             raise SinkRefused(f"{self.session.endpoint.user} has {lacking}.")
+        self.session.note(fact)
 
     def index_ranges(self, key: Sequence[str]) -> None:
         make_range_index(self.session, self.written, key)

@@ -14,7 +14,6 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import (
 )
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import (
     SystemTable,
-    has_table,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH
 from airflow_provider_backpressure.core.config import Consistency, Mode
@@ -40,8 +39,11 @@ def upgrade(connection: Connection, *tables: SystemTable) -> None:
                 connection.execute(added)
 
 
-def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName) -> None:
-    """Write the whole plan and the numbers of the tables into its row, where the table has a place for them."""
+def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName) -> bool:
+    """Write the whole plan and the numbers of the tables into its row, as far as the table has a place for them.
+
+    Returns whether it has a place for both.
+    """
     columns = (_COLUMNS_THERE, (plans.name.schema, plans.name.name, [PLAN, TABLES]))
     found, numbers = run_together(connection, columns, (_NUMBERS, (plans.name.sql, target.sql)))
     tables = None if plan.mode is Mode.REPLACE else "/".join(map(str, numbers[0]))
@@ -52,10 +54,17 @@ def keep_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: P
             sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in there),
         )
         connection.execute(update, (*(values[name] for name in there), fence))
+    return len(there) == len(values)
 
 
-def begin_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: Plan) -> int | None:
-    """Give a target to a plan and return its epoch; ``None`` where another plan has taken it meanwhile."""
+def begin_plan(
+    connection: Connection, plans: SystemTable, *, fence: str, plan: Plan, target: QualifiedName | None = None
+) -> int | None:
+    """Give a target to a plan and return its epoch; ``None`` where another plan has taken it meanwhile.
+
+    ``target``: where the table is known to have a place for them, the whole plan and the numbers of the tables are
+    written with that, unless the plan has the target already.
+    """
     replayed = ReplayWindow.from_window(plan.read.window)
     values = {
         "target": fence,
@@ -69,7 +78,11 @@ def begin_plan(connection: Connection, plans: SystemTable, *, fence: str, plan: 
         "slot": replayed.stream if replayed else None,
         "consistent": plan.consistency is not Consistency.CATCH_UP or bool(replayed and not replayed.hydrating),
     }
-    row = connection.execute(sql.SQL(BEGIN_PLAN).format(sql.SQL(plans.name.sql)), values).fetchone()
+    more = _NOTHING_MORE if target is None else _WHOLE
+    if target is not None:
+        numbered = plan.mode is not Mode.REPLACE
+        values |= {PLAN: plan.to_json(), "numbered": numbered, "plans": plans.name.sql, "table": target.sql}
+    row = connection.execute(sql.SQL(BEGIN_PLAN).format(sql.SQL(plans.name.sql), **more), values).fetchone()
     return int(row[0]) if row else None
 
 
@@ -96,17 +109,18 @@ def check_other_schemas(
     fence: str,
     target: QualifiedName,
     place: str,
+    own: Sequence[Row] | None = None,
 ) -> None:
     """Raise ``SinkRefused`` where a row of another schema's plan table holds the target: no fence is of both.
 
     Not where ours has a row of the target already, and not where our role may not read the other table. A row of
     another table that had the target's name does not count, ours neither: the table was renamed or dropped, or the row
-    was copied.
+    was copied. ``own``: what :func:`find_holder` has found in our own table, where that was asked.
     """
-    values = {"target": fence, "table": target.sql, "plans": plans.name.name}
     for schema in sorted((schema for (schema,) in schemas), key=lambda schema: schema != plans.name.schema):
-        held = HELD.format(sql.Identifier(schema, plans.name.name))
-        row = connection.execute(held, values).fetchone()
+        ours = own if schema == plans.name.schema else None
+        rows = connection.execute(*find_holder(plans, schema, fence, target)).fetchall() if ours is None else ours
+        row = next(iter(rows), None)
         if row is not None and schema == plans.name.schema:
             if not is_another_table(connection, plans, fence=fence, target=target):
                 return
@@ -116,6 +130,12 @@ def check_other_schemas(
                 f"each other's rows. Use system_schema={schema!r}, or delete the target's row from "
                 f"{schema}.{plans.name.name} if that hydration is gone."
             )
+
+
+def find_holder(plans: SystemTable, schema: str, fence: str, target: QualifiedName) -> tuple[Query, Params]:
+    """Return the statement that finds which plan of a schema's plan table holds a target."""
+    held = HELD.format(sql.Identifier(schema, plans.name.name))
+    return held, {"target": fence, "table": target.sql, "plans": plans.name.name}
 
 
 def is_another_table(connection: Connection, plans: SystemTable, *, fence: str, target: QualifiedName) -> bool:
@@ -143,22 +163,24 @@ def is_another(rows: Sequence[Row]) -> bool:
 
 def raise_epoch(connection: Connection, plans: SystemTable, target: str, plan_id: str) -> int | None:
     """Raise the epoch under which a plan holds a target, and return it; ``None`` where it holds none."""
-    if not has_table(connection, plans.name):
-        return None
-    statement = "UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch"
-    return _epoch(connection, plans, statement, (target, plan_id))
+    return _epoch(
+        connection,
+        plans,
+        "UPDATE {} SET epoch = epoch + 1 WHERE target = %s AND plan_id = %s RETURNING epoch",
+        (target, plan_id),
+    )
 
 
 def find_epoch(connection: Connection, plans: SystemTable, target: str, plan_id: str) -> int | None:
     """Return the epoch under which a plan holds a target; ``None`` where it holds none."""
-    try:
-        return _epoch(connection, plans, "SELECT epoch FROM {} WHERE target = %s AND plan_id = %s", (target, plan_id))
-    except psycopg.errors.UndefinedTable:
-        return None
+    return _epoch(connection, plans, "SELECT epoch FROM {} WHERE target = %s AND plan_id = %s", (target, plan_id))
 
 
 def _epoch(connection: Connection, plans: SystemTable, statement: LiteralString, values: tuple[str, str]) -> int | None:
-    row = connection.execute(sql.SQL(statement).format(sql.SQL(plans.name.sql)), values).fetchone()
+    try:
+        row = connection.execute(sql.SQL(statement).format(sql.SQL(plans.name.sql)), values).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
     return row[0] if row else None
 
 
@@ -300,17 +322,31 @@ _ROW = """
 # The row lock that an update takes orders two plans; attempts that hold it shared have been ended just before.
 BEGIN_PLAN = """
     INSERT INTO {} AS p (target, plan_id, epoch, source_identity, consistency, mode, frontier, fingerprint,
-        slot, consistent)
+        slot, consistent{names})
     VALUES (%(target)s, %(plan_id)s, 1, %(source_identity)s, %(consistency)s, %(mode)s, %(frontier)s, %(fingerprint)s,
-        %(slot)s, %(consistent)s)
+        %(slot)s, %(consistent)s{values})
     ON CONFLICT (target) DO UPDATE SET
         plan_id = excluded.plan_id, epoch = p.epoch + 1, source_identity = excluded.source_identity,
         consistency = excluded.consistency, mode = excluded.mode, frontier = excluded.frontier,
         fingerprint = excluded.fingerprint, slot = excluded.slot, consistent = excluded.consistent,
-        planned_at = clock_timestamp()
+        planned_at = clock_timestamp(){changes}
     WHERE %(held_by)s::text IS NULL OR p.plan_id IN (%(held_by)s::text, excluded.plan_id)
     RETURNING epoch
 """
+
+_NOTHING_MORE = dict.fromkeys(("names", "values", "changes"), sql.SQL(""))
+# A plan that has the target already is as it was written then: others may have committed ranges of it since.
+_WHOLE = {
+    "names": sql.SQL(", plan, tables"),
+    "values": sql.SQL(
+        ", %(plan)s, CASE WHEN %(numbered)s THEN concat_ws('/', coalesce(to_regclass(%(plans)s)::oid, 0),"
+        " coalesce(to_regclass(%(table)s)::oid, 0)) END"
+    ),
+    "changes": sql.SQL(
+        ", plan = CASE WHEN p.plan_id = excluded.plan_id THEN p.plan ELSE excluded.plan END,"
+        " tables = CASE WHEN p.plan_id = excluded.plan_id THEN p.tables ELSE excluded.tables END"
+    ),
+}
 
 
 REVOKE_SLICE = """

@@ -5,8 +5,9 @@ import uuid
 from collections.abc import Sequence
 
 from psycopg import sql
+from psycopg.abc import Params
 
-from airflow_provider_backpressure.connectors.postgres.connect import Connection
+from airflow_provider_backpressure.connectors.postgres.connect import Connection, Query, Row
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, quote
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import alike, creation
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import create_table, definition
@@ -72,15 +73,23 @@ def purpose(target: QualifiedName, oid: int | None) -> str:
 
 def shadows_of(connection: Connection, target: QualifiedName) -> list[QualifiedName]:
     """Return the shadows that plans of a target have left, as far as they are ours."""
+    return name_shadows(target, connection.execute(*list_shadows(target)).fetchall())
+
+
+def list_shadows(target: QualifiedName) -> tuple[Query, Params]:
+    """Return the statement that finds them."""
     prefix = _prefix(target)
-    values = {"schema": target.schema, "prefix": prefix, "length": len(prefix) + _DIGITS}
-    found = connection.execute(_SHADOWS, values).fetchall()
-    return [QualifiedName(schema=target.schema, name=name) for (name,) in found]
+    return _SHADOWS, {"schema": target.schema, "prefix": prefix, "length": len(prefix) + _DIGITS}
 
 
-def drop_shadows(connection: Connection, target: QualifiedName, *, but: QualifiedName | None) -> None:
-    """Drop the shadows that earlier plans of a target have left, as far as they are ours."""
-    for shadow in shadows_of(connection, target):
+def name_shadows(target: QualifiedName, rows: Sequence[Row]) -> list[QualifiedName]:
+    """Return what it has found by their names."""
+    return [QualifiedName(schema=target.schema, name=name) for (name,) in rows]
+
+
+def drop_shadows(connection: Connection, shadows: Sequence[QualifiedName], *, but: QualifiedName | None) -> None:
+    """Drop the shadows that earlier plans of a target have left."""
+    for shadow in shadows:
         if shadow != but:
             connection.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(shadow.sql)))
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
 from psycopg.abc import Params
 
@@ -230,10 +231,13 @@ def add_columns(connection: Connection, target: QualifiedName, columns: Sequence
         connection.execute(added.format(table, definition(replace(column, nullable=True))))
 
 
-def has_rows(connection: Connection, name: QualifiedName) -> bool:
-    """Whether a relation exists and holds a row."""
+def has_rows(connection: Connection, name: QualifiedName, *, there: bool = False) -> bool:
+    """Whether a relation exists and holds a row. ``there``: it was seen to exist, so that it is asked at once."""
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.SQL(name.sql))
-    return has_table(connection, name) and bool((connection.execute(query).fetchone() or (False,))[0])
+    try:
+        return (there or has_table(connection, name)) and bool((connection.execute(query).fetchone() or (False,))[0])
+    except psycopg.errors.UndefinedTable:
+        return False
 
 
 def has_table(connection: Connection, name: QualifiedName) -> bool:

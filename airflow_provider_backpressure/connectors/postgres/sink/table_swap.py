@@ -12,6 +12,10 @@ from airflow_provider_backpressure.connectors.postgres.attempts import patiently
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
+from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
+from airflow_provider_backpressure.connectors.postgres.errors import Errors, words
+from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
+from airflow_provider_backpressure.connectors.postgres.sink.attempts import LOCK_WAIT, patiently
 from airflow_provider_backpressure.connectors.postgres.sink.checks import View, against_replacing, views_over
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
     carry_over,
@@ -28,7 +32,9 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
     shadow_of,
 )
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy
+from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 
 log = logging.getLogger(__name__)
@@ -44,6 +50,13 @@ _BROKEN: dict[type[psycopg.Error], str] = {
     psycopg.errors.ForeignKeyViolation: "some of them refer to rows that are not there",
 }
 _RESTART = 'trigger the DAG with {"backpressure": "restart"} to plan again'
+
+
+def open_session(endpoint: Endpoint, plan: Plan, *, errors: Errors) -> Session:
+    """Return a session in which a plan's shadow is completed and swapped."""
+    settings = {"lock_timeout": LOCK_WAIT, **DURABLE, **EVERY_ROW}
+    name = attempt_tag(plan.plan_id, PUBLISH, 0)
+    return Session(endpoint, errors=errors, settings=settings, application_name=name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,16 +18,25 @@ from airflow_provider_backpressure.connectors.postgres.attempts import (
     slice_prefix,
 )
 from airflow_provider_backpressure.connectors.postgres.catalog import find_place
+from airflow_provider_backpressure.connectors.postgres.catalog import find_number, place
 from airflow_provider_backpressure.connectors.postgres.connect import (
     DURABLE,
     EVERY_ROW,
     Connection,
+    Row,
     Session,
     run_together,
 )
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
+    end_connections,
+    plan_prefix,
+    read_activities,
+    rows_in_flight,
+    slice_prefix,
+)
 from airflow_provider_backpressure.connectors.postgres.sink.checks import check_fit
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED, Fitting
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
@@ -48,6 +57,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     begin_plan,
     check_other_schemas,
     find_epoch,
+    find_holder,
     find_rows,
     hold_target,
     keep_plan,
@@ -59,13 +69,12 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     recall_schemas,
     upgrade,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import (
-    RangeConditions,
-    split_blocks,
-)
+from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions, split_blocks
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import (
     create_shadow,
     drop_shadows,
+    list_shadows,
+    name_shadows,
     new_shadow,
     shadow_of,
 )
@@ -85,7 +94,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.system_tables import
     plan_table,
     quarantine_table,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH, Publishing
+from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH, Publishing, open_session
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode
@@ -97,7 +106,6 @@ from airflow_provider_backpressure.core.ports.sink import Activity, Marker, Plan
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -133,6 +141,7 @@ class PostgresTarget:
         settings = {"lock_timeout": LOCK_TIMEOUT, **DURABLE, **EVERY_ROW}
         self._session = Session(endpoint, errors=ERRORS, settings=settings)
         self._endpoint = endpoint
+        self._there = False
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._conditions = RangeConditions(self._session, self._name, self._readable)
         self.identity = f"postgres://{endpoint.address}/{self._name}"
@@ -189,9 +198,10 @@ class PostgresTarget:
 
         self._session.transaction(create)
         self._session.note(fact)
+        self._there = write.mode != Mode.REPLACE
 
     def holds_rows(self) -> bool:
-        return self._session.read(lambda connection: has_rows(connection, self._name))
+        return self._session.read(lambda connection: has_rows(connection, self._name, there=self._there))
 
     def begin(self, plan: Plan, *, clear: str | None = None) -> int:
         """See :meth:`..core.ports.Sink.begin`. Connections of the plan before are ended: they could only be refused.
@@ -199,33 +209,39 @@ class PostgresTarget:
         Shadows of plans before are dropped, and that of this plan is created where it is missing, with its epoch.
         ``SinkRefused`` where the target turns out to be the source itself.
         """
-        self._refuse_source(plan)
         query = sql.SQL("SELECT plan_id FROM {} WHERE target = %s").format(sql.SQL(self._plans.name.sql))
         held = query, (self._fence,)
-        for (plan_id,) in self._session.rows(*held):
+        number, before = self._session.read(lambda each: run_together(each, find_number(self._name), held))
+        self._refuse_source(plan, number)
+        for (plan_id,) in before:
             plan.check_turn(plan_id)
             self._end(plan_prefix(plan_id))
+        fact = ("whole plans", self._plans.name)
+        whole = self._session.recall(fact)
 
         def write(connection: Connection) -> int:
             # Two schemas' plan tables have no lock in common.
-            _, before, schemas = run_together(connection, lock_target(self._fence), held, list_schemas(self._plans))
-            self._check_schema(connection, schemas)
-            taken = (plan.plan_id,) in before
-            epoch = begin_plan(connection, self._plans, fence=self._fence, plan=plan)
+            own = find_holder(self._plans, self._plans.name.schema, self._fence, self._name)
+            asked = (lock_target(self._fence), held, list_schemas(self._plans), own, list_shadows(self._name))
+            _, before, schemas, holder, shadows = run_together(connection, *asked)
+            self._check_schema(connection, schemas, holder)
+            taken, target = (plan.plan_id,) in before, self._name if whole else None
+            epoch = begin_plan(connection, self._plans, fence=self._fence, plan=plan, target=target)
             for (plan_id,) in () if epoch else connection.execute(*held):
                 plan.check_turn(plan_id)
             assert epoch is not None, "a row of another plan was refused"
             if taken:
                 # A task that was frozen before it took the target: others may have committed ranges since.
                 return epoch
-            keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name)
+            if not whole and keep_plan(connection, self._plans, fence=self._fence, plan=plan, target=self._name):
+                self._session.note(fact)
             place_streams(connection, plan)
             if clear is not None and plan.mode is Mode.APPEND:
                 remove_rows(connection, self._name, self._commits, plan_id=clear)
             if clear is not None and plan.consistency is Consistency.CATCH_UP:
                 connection.execute(sql.SQL("DELETE FROM {}").format(sql.SQL(self._name.sql)))
             shadow = shadow_of(plan.write) if plan.mode is Mode.REPLACE else None
-            drop_shadows(connection, self._name, but=shadow)
+            drop_shadows(connection, name_shadows(self._name, shadows), but=shadow)
             if shadow is not None and not has_table(connection, shadow):
                 create_shadow(connection, self._name, shadow, plan.write.columns)
             return epoch
@@ -235,7 +251,7 @@ class PostgresTarget:
     def renew(self, plan_id: str) -> int | None:
         """See :meth:`..core.ports.Sink.renew`. Connections of its attempts are ended."""
         self._end(plan_prefix(plan_id))
-        return self._session.transaction(lambda connection: raise_epoch(connection, self._plans, self._fence, plan_id))
+        return self._session.read(lambda connection: raise_epoch(connection, self._plans, self._fence, plan_id))
 
     def epoch(self, plan_id: str) -> int | None:
         return self._session.read(lambda connection: find_epoch(connection, self._plans, self._fence, plan_id))
@@ -397,9 +413,11 @@ class PostgresTarget:
     def close(self) -> None:
         self._session.close()
 
-    def _check_schema(self, connection: Connection, schemas: Sequence[tuple[str, ...]]) -> None:
+    def _check_schema(self, connection: Connection, schemas: Sequence[Row], own: Sequence[Row] | None = None) -> None:
         place = f"{self._name} in {where(self._session.endpoint)}"
-        check_other_schemas(connection, self._plans, schemas, fence=self._fence, target=self._name, place=place)
+        check_other_schemas(
+            connection, self._plans, schemas, fence=self._fence, target=self._name, place=place, own=own
+        )
 
     def _create(self, connection: Connection, write: WriteSpec) -> None:
         connection.execute(create_table(self._name, [definition(each) for each in write.columns], write.key))
@@ -420,13 +438,7 @@ class PostgresTarget:
     @contextmanager
     def _open_swap(self, plan: Plan) -> Iterator[Publishing]:
         self._end(slice_prefix(plan.plan_id, PUBLISH))
-        session = Session(
-            self._session.endpoint,
-            errors=ERRORS,
-            settings={"lock_timeout": LOCK_WAIT, **DURABLE, **EVERY_ROW},
-            application_name=attempt_tag(plan.plan_id, PUBLISH, 0),
-        )
-        with closing(session):
+        with closing(open_session(self._session.endpoint, plan, errors=ERRORS)) as session:
             yield Publishing(plan=plan, target=self._name, session=session, poll=self._poll, clock=self._clock)
 
     def _readable(self, write: WriteSpec) -> QualifiedName:
@@ -439,8 +451,8 @@ class PostgresTarget:
     def _end(self, prefix: str) -> int:
         return end_connections(self._session, prefix, poll=self._poll, clock=self._clock)
 
-    def _refuse_source(self, plan: Plan) -> None:
-        if plan.read.place is not None and find_place(self._session, self._name) == plan.read.place:
+    def _refuse_source(self, plan: Plan, number: Sequence[Row]) -> None:
+        if plan.read.place is not None and number and place(self._session, number[0][0]) == plan.read.place:
             raise SinkRefused(f"{self._name} at {self._session.endpoint.address} is the source itself.")
 
     def _hold(self, connection: Connection, plan: Plan) -> None:

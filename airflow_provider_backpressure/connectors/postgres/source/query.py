@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
+from psycopg.abc import Params
 from psycopg.sql import SQL, Composable, Composed, Identifier
 
 from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, PARTITIONED, CatalogColumn, Relation
-from airflow_provider_backpressure.connectors.postgres.connect import Session
+from airflow_provider_backpressure.connectors.postgres.connect import Query, Row, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
 from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS, UNEVEN, Size
@@ -90,24 +91,48 @@ _MUCH = 16 * 1024 * 1024
 
 def measure_size(session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn]) -> Size:
     """Return the size of what is asked for, ``columns``."""
-    estimated, width = _estimate(session, keyed.rows([sql.Identifier(column.name) for column in columns]))
+    rows = keyed.rows([sql.Identifier(column.name) for column in columns])
+    explained, stored = _ask(session, keyed, _EXPLAIN + rows, (_STORAGE, {"oid": table.oid}))
+    estimated, width = _read_estimate(explained)
     whole = estimated
     if keyed.partial:
-        whole, _ = _estimate(session, sql.SQL("SELECT FROM {}").format(keyed.sql))
-    toast_bytes, analysed = session.rows(_STORAGE, {"oid": table.oid})[0]
-    mean, widest = _sample_sizes(session, table, columns, whole)
+        whole, _ = _read_estimate(session.rows(_EXPLAIN + sql.SQL("SELECT FROM {}").format(keyed.sql)))
+    toast_bytes, analysed = stored[0]
+    (mean, widest), counted = _look(session, table, keyed, columns, whole)
     row_bytes = mean or width + toast_bytes / max(1, whole)
     if 0 < widest < _TOASTED and toast_bytes > _MUCH:
         # None of the rows seen has a long value, yet there are some: no bound is known.
         widest = math.inf
     widest = widest if widest > UNEVEN * row_bytes else 0.0
-    if whole <= COUNTABLE_ROWS:
-        total = session.value(sql.SQL("SELECT count(*) FROM {}{}").format(keyed.sql, keyed.filter()))
-        return Size(rows=total, exact=True, row_bytes=row_bytes, widest_bytes=widest)
+    if counted is not None:
+        return Size(rows=counted, exact=True, row_bytes=row_bytes, widest_bytes=widest)
     # What was emptied is still estimated by what it held. A window is only read where something lies in it.
     if keyed.window is None and not session.rows(keyed.rows([sql.SQL("1")]) + sql.SQL(" LIMIT 1")):
         return Size(rows=0, exact=True, row_bytes=row_bytes, widest_bytes=widest)
     return Size(rows=estimated if analysed else None, exact=False, row_bytes=row_bytes, widest_bytes=widest)
+
+
+def _look(
+    session: Session, table: Relation, keyed: KeyedTable, columns: Sequence[CatalogColumn], whole: int
+) -> tuple[tuple[float, float], int | None]:
+    """Return mean and largest size of some rows, and how many there are.
+
+    The sizes are 0 where no column can hold anything long; the number is ``None`` where it is too large to be counted.
+    """
+    sample = _build_sample(table, columns, whole)
+    count = sql.SQL("SELECT count(*) FROM {}{}").format(keyed.sql, keyed.filter()) if whole <= COUNTABLE_ROWS else None
+    asked = [each for each in (sample, count) if each is not None]
+    found = iter(_ask(session, keyed, *asked)) if asked else iter(())
+    sizes = (0.0, 0.0) if sample is None else next(found)[0]
+    return sizes, None if count is None else next(found)[0][0]
+
+
+def _ask(session: Session, keyed: KeyedTable, *statements: Query | tuple[Query, Params]) -> list[list[Row]]:
+    """Return the rows of each statement; all are sent at once where no user's condition can be in one of them."""
+    if keyed.where is None:
+        return session.read(lambda connection: run_together(connection, *statements))
+    pairs = (each if isinstance(each, tuple) else (each, None) for each in statements)
+    return [session.rows(query, values) for query, values in pairs]
 
 
 def row_size(columns: Sequence[CatalogColumn]) -> sql.Composable:
@@ -125,26 +150,25 @@ def _size(column: CatalogColumn) -> sql.Composable:
     return sql.SQL("coalesce(pg_column_size({}), 0)").format(name)
 
 
-def _sample_sizes(
-    session: Session, table: Relation, columns: Sequence[CatalogColumn], whole: int
-) -> tuple[float, float]:
-    """Return mean and largest size of some rows; 0 where no column can hold anything long."""
+def _build_sample(table: Relation, columns: Sequence[CatalogColumn], whole: int) -> Composed | None:
+    """Return the statement for mean and largest size of some rows; ``None``: no column can hold anything long."""
     if table.kind not in (ORDINARY, PARTITIONED) or all(_SHORT.match(column.type) for column in columns):
-        return 0.0, 0.0
-    query = sql.SQL(_SAMPLE).format(
+        return None
+    return sql.SQL(_SAMPLE).format(
         size=row_size(columns),
         table=sql.SQL(table.name.sql),
         # By rows: by blocks, wide rows that lie together are missed or are all there is. But that reads every block.
         method=sql.SQL("BERNOULLI" if whole <= COUNTABLE_ROWS else "SYSTEM"),
         percent=sql.Literal(min(100.0, max(1e-4, 100.0 * SAMPLED_ROWS / max(1, whole)))),
     )
-    mean, widest = session.rows(query)[0]
-    return mean, widest
 
 
-def _estimate(session: Session, query: sql.Composed) -> tuple[int, float]:
+_EXPLAIN = sql.SQL("EXPLAIN (FORMAT JSON) ")
+
+
+def _read_estimate(rows: Sequence[Row]) -> tuple[int, float]:
     """Return rows and bytes of a row as the planner sees them; it scales what ANALYZE saw to the table's size now."""
-    answer: Any = session.value(sql.SQL("EXPLAIN (FORMAT JSON) ") + query)
+    answer: Any = rows[0][0]
     plan = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
     return int(plan["Plan Rows"]), float(plan["Plan Width"])
 

@@ -10,6 +10,7 @@ from airflow_provider_backpressure.core.gate.activity import Activity, Step
 from airflow_provider_backpressure.core.monitoring import heartbeat as module
 from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat, beat_for
 from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import planned, register, replan
 
@@ -96,13 +97,18 @@ def test_a_table_that_waits_for_others_of_its_task_is_not_stale(ledger, clock):
     assert states()[other] is State.STALE
 
 
-def test_what_is_over_within_the_delay_is_written_only_where_it_says_what_follows(ledger):
-    """Most of many tables are done before anything has to be said of them."""
+def test_what_is_over_within_the_delay_is_written_only_where_planning_has_failed(ledger):
+    """Most of many tables are done before anything has to be said of them; what follows is kept with their plans."""
     hydration_id = register(ledger)
     verifying = beating(ledger, hydration_id, step=Step.VERIFYING, lines=[])
     with replace(verifying, delay=60.0):
         pass
     assert ledger.hydration(hydration_id).activity is None
-    with replace(beating(ledger, hydration_id, step=Step.PLANNING, lines=[]), delay=60.0):
+    planning = replace(beating(ledger, hydration_id, step=Step.PLANNING, lines=[]), delay=60.0)
+    with replace(planning):
         pass
-    assert ledger.hydration(hydration_id).activity.step is Step.RANGES
+    assert ledger.hydration(hydration_id).activity is None
+    with pytest.raises(SourceRefused), replace(planning):
+        raise SourceRefused("There is no such table.")
+    assert ledger.hydration(hydration_id).activity == planning.after
+    assert planning.after.step is Step.RANGES
