@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.schemas --tables 1000 --rows 1000`` starts PostgreSQL and Spark Connect, and lets Airflow run the
 DAG once, with ``airflow dags test``. It prints how long each task took, and how many there were. With ``--sides`` other
-tools copy the same tables, each into a database of its own.
+tools copy the same tables, each into a database of its own. With ``--standalone`` the run is triggered in an ``airflow
+standalone``, see :mod:`benchmarks.standalone`.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from rich.console import Console
 
 from airflow_provider_backpressure.core.gate.queue import CONCURRENCY
 from airflow_provider_backpressure.ledger.migration import migrate
-from benchmarks import machine, page, report
+from benchmarks import machine, page, report, standalone
 from benchmarks.accounting import Accounts
 from benchmarks.sides.peers import Peer, make_order, read_child_seconds
 from benchmarks.sides.pgcopydb import Pgcopydb
@@ -312,6 +313,22 @@ def run_ours(services: Services, servers: dict[str, Server], log: Path, tables: 
     return measure(postgres, tables, rows, tokens=tokens, cpu_seconds=cpu, jobs=count_jobs(spark.ui_url))
 
 
+def run_standalone(
+    services: Services, servers: dict[str, Server], tables: int, rows: int, tokens: int
+) -> standalone.Turnaround:
+    """Let a whole Airflow copy and verify all tables of the source, and see that all rows arrived."""
+    postgres = servers["postgres"]
+    airflow = install(services.guest("airflow"), postgres, servers["connect"])
+    allow(airflow, tokens)
+    try:
+        with closing(connect(postgres, "airflow")) as link:
+            found = standalone.run(airflow, link, DAG_ID, tables, rows)
+    finally:
+        airflow.stop()
+    check_rows(postgres, "warehouse", SCHEMA, tables, rows)
+    return found
+
+
 def main(words: list[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
@@ -319,10 +336,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=1_000, help="of each table")
     parser.add_argument("--tokens", type=int, default=CONCURRENCY, help="tables that are drained at once")
     parser.add_argument("--sides", nargs="+", choices=[OURS, *PEERS], default=[OURS], help="who copies the tables")
+    parser.add_argument("--standalone", action="store_true", help="from trigger to verified in airflow standalone")
     parser.add_argument("--log", type=Path, help="write here what Airflow prints")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args(words)
-    about, every, peers = machine.describe(jars=()), [], []
+    about, every, peers, turns = machine.describe(jars=()), [], [], []
     for tables in wanted.tables:
         with tempfile.TemporaryDirectory(prefix="schemas-") as home:
             services = Services(Path(home), owner_pid=os.getpid())
@@ -330,6 +348,10 @@ def main(words: list[str] | None = None) -> int:
                 servers = services.up("postgres", "connect")
                 fill(servers["postgres"], tables, wanted.rows)
                 log = wanted.log or Path(home) / "log"
+                if wanted.standalone:
+                    turns.append(run_standalone(services, servers, tables, wanted.rows, wanted.tokens))
+                    _print(turns[-1])
+                    continue
                 if OURS in wanted.sides:
                     every.append(run_ours(services, servers, log, tables, wanted.rows, wanted.tokens))
                     _print(every[-1])
@@ -338,12 +360,14 @@ def main(words: list[str] | None = None) -> int:
                     _print(peers[-1])
             finally:
                 services.down(remove=True)
-    if wanted.write_docs:
+    if wanted.write_docs and turns:
+        page.write(standalone.HEADING, standalone.section(turns, about))
+    elif wanted.write_docs:
         page.write(HEADING, section(every, peers, about))
     return 0
 
 
-def _print(found: Figures | PeerFigures) -> None:
+def _print(found: Figures | PeerFigures | standalone.Turnaround) -> None:
     console.print(json.dumps(asdict(found)), highlight=False, soft_wrap=True)
 
 

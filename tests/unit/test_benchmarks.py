@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import accounting, command, killed, memory, page, plots, report, verify
+from benchmarks import accounting, command, killed, memory, page, plots, report, standalone, verify
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.accounting import Accounts, Process
 from benchmarks.killing import Outcome, kill
@@ -331,3 +332,16 @@ def test_verification_is_judged_by_the_copys_cpu(seconds: float, words: str) -> 
     assert "with a key: 0.10, held" in text
     assert f"without a key: {words}" in text
     assert "followed" not in text.partition("\n\nCPU")[0]
+
+
+def test_the_time_between_tasks_is_kept_apart_from_theirs() -> None:
+    """All seconds from the trigger on are in one of both, but for tasks that run at once."""
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    spans = [("plan", -1, 2, 6), ("drain", 0, 9, 20), ("drain", 1, 10, 18), ("verify", -1, 21.5, 25)]
+    found = [
+        (name, index, *(begun + timedelta(seconds=at) for at in (start, end))) for name, index, start, end in spans
+    ]
+    made = standalone.measure(begun, found, 5, 60_000)
+    assert made.tasks == {"plan": 4.0, "drain[0]": 11.0, "drain[1]": 8.0, "verify": 3.5}
+    assert made.waited == {"plan": 2.0, "drain[0]": 3.0, "drain[1]": 0.0, "verify": 1.5}
+    assert made.seconds == 25.0
