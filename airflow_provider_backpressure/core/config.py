@@ -51,6 +51,8 @@ class Log(StrEnum):
     """Changes of a table, after ranges of different times."""
     RECORDS = "records"
     """Records of a topic in their order; tombstones delete."""
+    PARTS = "parts"
+    """The same, in the order of each part of the keys."""
 
 
 class Consistency(StrEnum):

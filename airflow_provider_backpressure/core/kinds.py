@@ -10,6 +10,8 @@ READ_AS_SOURCES = frozenset({"postgres"})
 """Sinks whose markers hash the target's own encoding, and that can be read as a source is."""
 CHECKED_JSON = frozenset({"postgres"})
 """Sinks that refuse text which is no JSON by themselves."""
+PARTED = frozenset({"postgres"})
+"""Sinks that records of a topic may go into by several ranges of one piece of it, each with a part of the keys."""
 TYPED_AS_FILES = frozenset({"delta", "iceberg", "spark_table"})
 """Sinks that can replace rows by a key, and keep a value of many types as its text."""
 LOG_UNITS = {"postgres": "bytes", "mysql": "transactions"}

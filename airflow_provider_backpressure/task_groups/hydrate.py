@@ -259,7 +259,12 @@ def _check(options: HydrationOptions) -> None:
     if consistency is Consistency.OFFSETS and hasattr(options.source, "check_use"):
         verified = as_verify(options.verify) is not Verify.NONE
         finds_rows = verified and not upserts and not getattr(options.sink, "keeps_files", False)
-        options.source.check_use(upserted_by=(options.sink.key or ()) if upserts else None, finds_rows=finds_rows)
+        options.source.check_use(
+            upserted_by=(options.sink.key or ()) if upserts else None,
+            finds_rows=finds_rows,
+            takes_parts=getattr(options.sink, "takes_parts", False),
+            transformed=options.transform is not None,
+        )
     if options.on_event and options.task_per_range:
         raise InvalidDeclaration("Events are reported by lanes: on_event has no use with task_per_range=True.")
 

@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     stand,
     with_storage,
 )
+from airflow_provider_backpressure.core.planning.log_order import put_in_order
 from airflow_provider_backpressure.core.planning.mirroring import (
     find_rewrite_key,
     list_ranges,
@@ -40,7 +41,6 @@ from airflow_provider_backpressure.core.planning.results import Planned, Preview
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.messages import keep_zone
-from airflow_provider_backpressure.core.snapshot.offsets import in_order, side_by_side
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
     Snapshot,
@@ -242,7 +242,7 @@ class Planner(Previewer):
         try:
             cut = self.choose(ranges_of(rows=rows, bytes=self.budget.range_bytes))
             if draft.write.ordered:
-                cut = side_by_side(cut) if snapshot.side_by_side else in_order(cut)
+                cut = put_in_order(cut, snapshot)
             ranges = self.ledger.save_plan(hydration.id, draft, cut)
         except BackpressureError as error:
             # Where the ledger did not answer it may have the plan all the same.

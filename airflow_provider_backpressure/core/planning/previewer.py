@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_backpressure.core.config import Budget, Consistency, Log, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import check_replayable, server_of
+from airflow_provider_backpressure.core.planning.log_order import check_parts, count_parts
 from airflow_provider_backpressure.core.planning.mirroring import check_mirrored
 from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
@@ -87,8 +88,12 @@ class Previewer:
             columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)
             columns = take_marks(columns, place) if ordered else columns
         catches_up = snapshot.consistency is Consistency.CATCH_UP
-        log = Log.CHANGES if catches_up else Log.RECORDS if ordered else None
+        parts = count_parts(snapshot)
+        records = Log.PARTS if parts > 1 else Log.RECORDS
+        log = Log.CHANGES if catches_up else records if ordered else None
         write = self.sink.fit(columns, mode=self.mode, key=self.key or snapshot.key, log=log)
+        if parts > 1:
+            check_parts(write, ordered=ordered, transformed=self.transform is not None)
         if ordered:
             write = order_by_log(write, place)
         if self.mode is Mode.UPSERT:

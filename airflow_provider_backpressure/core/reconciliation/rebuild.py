@@ -16,6 +16,8 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     LogPosition,
     NullBounds,
     OffsetBounds,
+    Part,
+    Piece,
     Values,
     bounds_from_json,
 )
@@ -76,7 +78,7 @@ class Rebuilt:
         """Whether the markers alone prove that nothing is missing, whatever the source says."""
         window, there = LogWindow.from_window(self.plan.read.window), self.list_committed()
         if window is not None:
-            return not list(find_missing(window, _select_kind(there, OffsetBounds)))
+            return not any(list(pieces) for _, pieces in _find_missing(window, _select_kind(there, OffsetBounds)))
         replayed = ReplayWindow.from_window(self.plan.read.window)
         if replayed is not None:
             return _find_replayed_position(there, replayed).has_reached(replayed.end)
@@ -206,8 +208,9 @@ class Rebuilt:
         taken = _select_kind(there, OffsetBounds)
         most = max((bounds.offsets for bounds in taken), default=0)
         most = most or -(-window.total // max(1, self.plan.ranges or 1)) or 1
-        for bounds in pack_pieces(find_missing(window, taken), offsets=most):
-            yield replace(bounds, ordered=self.plan.write.ordered)
+        for part, pieces in _find_missing(window, taken):
+            for bounds in pack_pieces(pieces, offsets=most):
+                yield replace(bounds, ordered=self.plan.write.ordered, part=part)
 
     def _sizes(self, there: Sequence[RangeRecord]) -> tuple[int, int]:
         """Return the rows and bytes to be expected of a range."""
@@ -237,6 +240,12 @@ class Rebuilt:
         return replace(record, state=RangeState.PLANNED, **gone)  # type: ignore[arg-type]
 
 
+def _find_missing(window: LogWindow, taken: Sequence[OffsetBounds]) -> Iterator[tuple[Part | None, Iterator[Piece]]]:
+    """Yield each part of a log's keys with what of the window is in none of these bounds of it."""
+    for part in window.list_parts():
+        yield part, find_missing(window, [bounds for bounds in taken if bounds.part == part])
+
+
 def _same(record: RangeRecord | None, marker: Marker) -> bool:
     """Whether a ledger's range is the marker's: it may have been cut since, or its number may have been used again."""
     if record is None or record.bounds != bounds_from_json(dict(marker.bounds)):
@@ -253,7 +262,7 @@ def _length(bounds: Bounds) -> int | None:
     """Return what a piece of a log counts; ``None`` for one of a table."""
     match bounds:
         case OffsetBounds():
-            return bounds.offsets
+            return bounds.share
         case LogBounds():
             return bounds.length
     return None

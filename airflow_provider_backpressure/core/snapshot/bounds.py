@@ -160,6 +160,8 @@ class BlockBounds:
 
 Piece = tuple[int, int, int]
 """A partition of a log, and the half-open piece of its offsets."""
+Part = tuple[int, int]
+"""One of how many parts of a log's keys, from 0: ``(2, 4)`` is the third of four."""
 FIRST = -1
 """In place of the number of a range: none."""
 
@@ -174,27 +176,44 @@ class OffsetBounds:
     behind: int | None = None
     """Number of the one range that it goes in after, :data:`FIRST` where it is the first of its partitions; ``None``:
     it goes in after all ranges before it. Only of one that is ordered."""
+    part: Part | None = None
+    """Whose keys' records it holds; ``None``: all records. Only of one that is ordered."""
 
     def __post_init__(self) -> None:
-        """Refuse empty pieces, and a partition that comes twice."""
+        """Refuse empty pieces, a partition that comes twice, and a part that there is not."""
         if not self.pieces or any(end <= start or start < 0 for _, start, end in self.pieces):
             raise InvalidDeclaration(f"The range {self} is empty.")
         if len({partition for partition, _, _ in self.pieces}) != len(self.pieces):
             raise InvalidDeclaration(f"The range {self} names a partition twice.")
+        if self.part is not None and not 0 <= self.part[0] < self.part[1]:
+            raise InvalidDeclaration(f"The range {self} is of a part that there is not.")
 
     def __str__(self) -> str:
-        """Return ``0 [5, 9), 1 [0, 3)``."""
-        return ", ".join(f"{partition} [{start}, {end})" for partition, start, end in self.pieces)
+        """Return ``0 [5, 9), 1 [0, 3)``, of some keys with their part: ``0 [5, 9) of part 3 of 4``."""
+        text = ", ".join(f"{partition} [{start}, {end})" for partition, start, end in self.pieces)
+        return text if self.part is None else f"{text} of {name_part(self.part)}"
 
     @property
     def offsets(self) -> int:
-        """Offsets in all, with and without a record."""
+        """Offsets in all, with and without a record, of whatever part."""
         return sum(end - start for _, start, end in self.pieces)
+
+    @property
+    def share(self) -> int:
+        """What it counts of its offsets: the shares of all parts add up to them."""
+        number, parts = self.part or (0, 1)
+        return self.offsets * (number + 1) // parts - self.offsets * number // parts
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with its kind."""
         value = {"kind": "offsets", "pieces": [list(piece) for piece in self.pieces], "ordered": self.ordered}
-        return value if self.behind is None else {**value, "behind": self.behind}
+        value |= {} if self.behind is None else {"behind": self.behind}
+        return value if self.part is None else {**value, "part": list(self.part)}
+
+
+def name_part(part: Part) -> str:
+    """Return ``part 3 of 4``, as people count."""
+    return f"part {part[0] + 1} of {part[1]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +284,9 @@ def bounds_from_json(value: dict[str, Any]) -> Bounds:
             end = None if rest["end"] is None else tuple(rest["end"])
             return BlockBounds(**{**rest, "start": tuple(rest["start"]), "end": end})
         case "offsets":
-            return OffsetBounds(**{**rest, "pieces": tuple((part, start, end) for part, start, end in rest["pieces"])})
+            pieces = tuple((partition, start, end) for partition, start, end in rest["pieces"])
+            part = tuple(rest["part"]) if rest.get("part") is not None else None
+            return OffsetBounds(**{**rest, "pieces": pieces, "part": part})
         case "log":
             start, stop = LogPosition.parse(rest["start"]), LogPosition.parse(rest["end"])
             return LogBounds(stream=rest["stream"], start=start, end=stop)

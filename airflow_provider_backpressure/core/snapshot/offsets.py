@@ -5,7 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from airflow_provider_backpressure.core.snapshot.bounds import FIRST, LogBounds, OffsetBounds, Piece, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import (
+    FIRST,
+    LogBounds,
+    OffsetBounds,
+    Part,
+    Piece,
+    bounds_from_json,
+    name_part,
+)
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
@@ -47,6 +55,8 @@ class LogWindow:
     ``None``: it began elsewhere, or in an earlier release."""
     schemas: Mapping[str, int] = field(default_factory=dict)
     """Id of the schema that keys and values are read by, where a registry has it."""
+    parts: int = 1
+    """Into how many parts keys are cut, each with ranges and a frontier of its own."""
 
     @property
     def total(self) -> int:
@@ -66,9 +76,14 @@ class LogWindow:
         """Return it as the window of a plan that follows the one whose ``upto`` was ``after``."""
         return Window(column=COLUMN, after=after, upto=self.to_text())
 
-    def stream(self, partition: int) -> str:
-        """Return the name of a partition, under which a sink keeps its position."""
-        return f"{self.topic}/{partition}"
+    def list_parts(self) -> list[Part | None]:
+        """Return the parts that keys are cut into; ``None`` alone where they are not."""
+        return [(number, self.parts) for number in range(self.parts)] if self.parts > 1 else [None]
+
+    def stream(self, partition: int, part: Part | None = None) -> str:
+        """Return the name of a partition, or of a part of its keys, under which a sink keeps its position."""
+        name = f"{self.topic}/{partition}"
+        return name if part is None else f"{name}#{part[0]}/{part[1]}"
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -80,6 +95,8 @@ class LogWindow:
             value["origin"] = _to_json_keys(self.origin)
         if self.schemas:
             value["schemas"] = dict(self.schemas)
+        if self.parts > 1:
+            value["parts"] = self.parts
         return json.dumps(value)
 
     @classmethod
@@ -94,6 +111,7 @@ class LogWindow:
             marks=_to_partitions(value.get("marks", {})),
             origin=_to_partitions(value["origin"]) if "origin" in value else None,
             schemas=value.get("schemas", {}),
+            parts=value.get("parts", 1),
         )
 
     @classmethod
@@ -323,8 +341,16 @@ def moves(bounds: Mapping[str, Any], window: Window | None) -> tuple[Move, ...]:
         return (Move(stream=found.stream, start=found.start.at, end=found.end.at, where=where),)
     if not isinstance(found, OffsetBounds) or log is None:
         raise InvalidDeclaration("Only rows of a log can be written by its order.")
+    if found.part not in log.list_parts():
+        raise InvalidDeclaration(f"The range {found} is of other parts than its plan, which has {log.parts}.")
+    of = "" if found.part is None else f", {name_part(found.part)}"
     return tuple(
-        Move(stream=log.stream(partition), start=start, end=end, where=f"offset {start} of partition {partition}")
+        Move(
+            stream=log.stream(partition, found.part),
+            start=start,
+            end=end,
+            where=f"offset {start} of partition {partition}{of}",
+        )
         for partition, start, end in found.pieces
     )
 
@@ -342,17 +368,23 @@ def find_start_positions(
 ) -> dict[str, int]:
     """Return where a plan that reads this window begins, by stream.
 
-    ``SinkRefused`` where an increment would begin before what the target has: then ledger and target are not of each
-    other. Its attempts could only write old rows over newer ones.
+    ``there``: the target's positions. Those of a partition that was cut into other parts before are moved along, so
+    that each says how far the partition is. ``SinkRefused`` where an increment would begin before what the target has:
+    then ledger and target are not of each other. Its attempts could only write old rows over newer ones.
     """
+    found: dict[str, int] = {}
     for partition, start in sorted(window.start.items()):
-        at = there.get(window.stream(partition), start)
+        name = window.stream(partition)
+        known = [stream for stream in there if stream == name or stream.startswith(f"{name}#")]
+        at = max((there[stream] for stream in known), default=start)
         if increment and at > start:
             raise SinkRefused(
                 f"{target} has partition {partition} up to offset {at}, and the plan would begin again at {start}: the "
                 'ledger was restored. Trigger the DAG with {"backpressure": "restart"} to read the topic again.'
             )
-    return {window.stream(partition): start for partition, start in sorted(window.start.items())}
+        streams = (window.stream(partition, part) for part in window.list_parts())
+        found |= dict.fromkeys((*streams, *known), start)
+    return found
 
 
 Key = int | str

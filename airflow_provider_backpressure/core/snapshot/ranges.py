@@ -129,7 +129,7 @@ class RangeRecord:
         """
         match self.bounds:
             case OffsetBounds():
-                return self.bounds.offsets
+                return self.bounds.share
             case LogBounds():
                 return self.bounds.length
         return rows

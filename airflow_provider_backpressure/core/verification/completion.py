@@ -23,6 +23,8 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     LogBounds,
     NullBounds,
     OffsetBounds,
+    Part,
+    name_part,
 )
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -87,7 +89,11 @@ def _find_expected(plan: Plan) -> Mapping[Line, tuple[Hashable, Hashable]]:
     """Return start and end of each line that the plan itself names."""
     offsets, log = LogWindow.from_window(plan.read.window), ReplayWindow.from_window(plan.read.window)
     if offsets is not None:
-        return {("offsets", partition): (start, end) for partition, start, end in offsets.pieces()}
+        return {
+            _offsets_line(partition, part): (start, end)
+            for partition, start, end in offsets.pieces()
+            for part in offsets.list_parts()
+        }
     if log is not None:
         return {("log", log.stream): (log.start.at, log.end.at)}
     return {}
@@ -102,9 +108,13 @@ def _steps(bounds: Bounds) -> Iterator[tuple[Line, Hashable, Hashable]]:
             yield ("blocks", bounds.table), bounds.start, LAST if bounds.end is None else bounds.end
         case OffsetBounds():
             for partition, first, last in bounds.pieces:
-                yield ("offsets", partition), first, last
+                yield _offsets_line(partition, bounds.part), first, last
         case LogBounds():
             yield ("log", bounds.stream), bounds.start.at, bounds.end.at
+
+
+def _offsets_line(partition: int, part: Part | None) -> Line:
+    return ("offsets", partition) if part is None else ("offsets", partition, name_part(part))
 
 
 def _start_of(line: Line) -> Hashable:

@@ -13,10 +13,11 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.gate.hydration import Permit
+from airflow_provider_backpressure.core.planning.log_order import cut_by_keys
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, OffsetBounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import pack_pieces, side_by_side
+from airflow_provider_backpressure.core.snapshot.offsets import in_order, pack_pieces, side_by_side
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.ledger import models
@@ -144,6 +145,16 @@ def planned_side_by_side(ledger: Ledger, lengths: Sequence[int], *, credits: int
     small = OffsetBounds(pieces=((len(lengths), 0, 10),))
     given = [PlannedRange(seq=0, bounds=one, rows=one.offsets, bytes=1) for one in cut_each([*whole, small])]
     assert ledger.save_plan(hydration_id, made, side_by_side(given)) == len(given)
+    return hydration_id, made.plan_id
+
+
+def planned_parts(ledger: Ledger, number: int, parts: int, *, credits: int) -> tuple[str, str]:
+    """Register a hydration of a partition with so many ranges, each once for each part of the keys; return both ids."""
+    hydration_id, made = register(ledger, credits=credits), make_plan(consistency=Consistency.OFFSETS)
+    whole = OffsetBounds(pieces=((0, 0, number * 10),))
+    pieces = enumerate(cut_each([whole]))
+    given = [PlannedRange(seq=seq, bounds=one, rows=one.offsets, bytes=1) for seq, one in pieces]
+    assert ledger.save_plan(hydration_id, made, cut_by_keys(in_order(given), parts)) == number * parts
     return hydration_id, made.plan_id
 
 

@@ -19,6 +19,7 @@ from tests.conformance.ledger.support import (
     in_threads,
     planned,
     planned_log,
+    planned_parts,
     planned_side_by_side,
     register,
     replan,
@@ -279,6 +280,34 @@ def test_credits_bound_the_ranges_that_go_side_by_side(ledger):
     assert take(ledger, hydration_id).seq == 5
     commit(ledger, plan_id, 1)
     assert take(ledger, hydration_id).seq == 4
+
+
+@pytest.mark.statement("X1")
+def test_parts_of_the_keys_go_side_by_side(ledger):
+    """X1: each range when the one before it in its part is in; a failed one holds its own part up, and progress is
+    that of the offsets, whatever the number of parts."""
+    # Ranges 0, 3, 6 are of the first part, 1, 4, 7 of the second, and 2, 5, 8 of the third.
+    hydration_id, plan_id = planned_parts(ledger, 3, 3, credits=4)
+    assert [take(ledger, hydration_id).seq for _ in range(3)] == [0, 1, 2]
+    assert admit(ledger, hydration_id) is None
+    commit(ledger, plan_id, 1)
+    assert take(ledger, hydration_id).seq == 4
+    commit(ledger, plan_id, 4)
+    assert take(ledger, hydration_id).seq == 7
+    ledger.release(plan_id, 0, attempt=1, error="broken", fail=True)
+    assert admit(ledger, hydration_id) is None
+    for seq in (2, 7):
+        commit(ledger, plan_id, seq)
+    ledger.retry_failed(plan_id)
+    assert [take(ledger, hydration_id).seq for _ in range(2)] == [0, 5]
+    assert {ledger.range(plan_id, seq).bounds.part for seq in (2, 5, 8)} == {(2, 3)}
+    commit(ledger, plan_id, 0, attempt=2)
+    commit(ledger, plan_id, 5)
+    for seq in (3, 6):
+        commit(ledger, plan_id, take(ledger, hydration_id, seq=seq).seq)
+    commit(ledger, plan_id, take(ledger, hydration_id).seq)
+    assert ledger.counts(plan_id).open == 0
+    assert sum(each.progress(rows=99) for each in ledger.ranges(plan_id)) == 30
 
 
 def test_other_ranges_of_a_log_go_side_by_side(ledger):

@@ -150,6 +150,26 @@ def test_a_column_of_a_topic_that_the_hydration_needs_is_not_left_out(sink, valu
         build(source=source, sink=sink, **values)
 
 
+@pytest.mark.parametrize(
+    ("sink", "values", "fits"),
+    [
+        (SINK, {"mode": "upsert"}, True),
+        (SINK, {}, False),
+        (SINK, {"mode": "upsert", "transform": "SELECT * FROM source"}, False),
+        (replace(DELTA, key=("key",)), {"mode": "upsert"}, False),
+        (replace(SPARK_TABLE, key=("key",)), {"mode": "upsert"}, False),
+    ],
+)
+def test_a_topic_is_cut_by_keys_where_rows_go_by_them(sink, values, fits):
+    """X5: elsewhere it is refused when the DAG is parsed, in one sentence."""
+    source = KafkaSource(conn_id="events", topic="orders", upsert_parts=4)
+    if fits:
+        build(source=source, sink=sink, **values)
+        return
+    with pytest.raises(InvalidDeclaration, match="needs mode='upsert', a PostgresSink, and no transform"):
+        build(source=source, sink=sink, **values)
+
+
 def test_declarations_are_templated():
     """Strings inside the frozen declarations are rendered; the declarations of the DAG stay as they are."""
     source = PostgresSource(conn_id="shop_db", table="public.orders_{{ ds_nodash }}", where="day = '{{ ds }}'")

@@ -39,6 +39,8 @@ BAD_TIMESTAMPS = ("refuse", "null")
 EARLIEST, LATEST = "earliest", "latest"
 RETENTION_SHARE = 0.2
 """Share of a topic's retention that is left when a warning begins, where the budget names none."""
+MOST_PARTS = 64
+"""Most parts of the keys: each of them reads every record."""
 Start = str | datetime | Mapping[int, int] | Mapping[str, int]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,6 +79,9 @@ class KafkaSource(Declared):
     one_partition_per_key: bool = False
     """Whether the records of each key by which rows are upserted are all in one partition, as Kafka's own partitioners
     put them: then partitions are upserted side by side. Where it is not so, any of a key's partitions may win."""
+    upsert_parts: int = 1
+    """Into how many parts the keys by which rows are upserted are cut: as many ranges upsert the same offsets side by
+    side, each the records of its keys, in their order. Each of them reads all records."""
     start: Start = EARLIEST
     """Where the first run begins: ``earliest``, ``latest``, an aware time (a datetime or ISO text), or offsets by
     partition, of which those not named begin at their earliest."""
@@ -114,6 +119,11 @@ class KafkaSource(Declared):
             raise InvalidDeclaration("KafkaSource.fields must name at least one field, or be None for the whole value.")
         self._check_envelope()
         self._check_columns()
+        parts = self.upsert_parts
+        if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= MOST_PARTS:
+            raise InvalidDeclaration(
+                f"KafkaSource.upsert_parts must be a whole number from 1 to {MOST_PARTS}, not {parts!r}."
+            )
         if self.bad_timestamps not in BAD_TIMESTAMPS:
             raise InvalidDeclaration(
                 f"KafkaSource.bad_timestamps must be one of {', '.join(BAD_TIMESTAMPS)}, not {self.bad_timestamps!r}."
@@ -121,12 +131,20 @@ class KafkaSource(Declared):
         if isinstance(self.start, datetime):
             _aware(self.start)
 
-    def check_use(self, *, upserted_by: Sequence[str] | None, finds_rows: bool) -> None:
-        """Raise :class:`InvalidDeclaration` where a column is left out that a hydration needs.
+    def check_use(
+        self, *, upserted_by: Sequence[str] | None, finds_rows: bool, takes_parts: bool, transformed: bool
+    ) -> None:
+        """Raise :class:`InvalidDeclaration` where a column is left out that a hydration needs, or it has no parts.
 
         ``upserted_by``: the key of the sink, empty for the record's own; ``None``: rows are appended. ``finds_rows``:
-        whether the target's rows have to be found by their offsets.
+        whether the target's rows have to be found by their offsets. ``takes_parts``: whether the sink takes rows by
+        parts of their keys.
         """
+        if self.upsert_parts > 1 and (upserted_by is None or transformed or not takes_parts):
+            raise InvalidDeclaration(
+                "KafkaSource.upsert_parts cuts a topic by the keys of its records: it needs mode='upsert', a "
+                "PostgresSink, and no transform."
+            )
         chosen = self.columns
         if chosen is None or self._is_templated:
             return

@@ -96,7 +96,13 @@ class KafkaTopic:
         ends = {partition: max(end, starts[partition]) for partition, end in now.end.items()}
         schemas = {part: pinned.latest.id for part, pinned in self._pinned.items()}
         window = LogWindow(
-            topic=self._declared.topic, topic_id=now.topic_id, start=starts, end=ends, origin=origin, schemas=schemas
+            topic=self._declared.topic,
+            topic_id=now.topic_id,
+            start=starts,
+            end=ends,
+            origin=origin,
+            schemas=schemas,
+            parts=self._declared.upsert_parts,
         )
         if counted:
             window = replace(window, marks=self._marks_of(window, now, last))
@@ -143,7 +149,8 @@ class KafkaTopic:
     def cut(self, read: ReadSpec, bounds: Bounds, *, parts: int) -> Sequence[Bounds]:
         """See :meth:`..core.ports.Source.cut`. By offsets; the broker is not asked."""
         assert isinstance(bounds, OffsetBounds), "a range of a topic"
-        return list(pack_pieces(bounds.pieces, offsets=-(-bounds.offsets // parts)))
+        pieces = pack_pieces(bounds.pieces, offsets=-(-bounds.offsets // parts))
+        return [replace(piece, part=bounds.part) for piece in pieces]
 
     def in_order(self, read: ReadSpec, columns: Sequence[str], values: Sequence[Values]) -> list[Values]:
         """See :meth:`..core.ports.Source.in_order`. A log has no key."""

@@ -20,6 +20,7 @@ from airflow_provider_backpressure.connectors.kafka import metadata as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE, consumer
 from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, loss, translate_error, where
 from airflow_provider_backpressure.connectors.kafka.metadata import open_client
+from airflow_provider_backpressure.connectors.kafka.tasks import key_parts
 from airflow_provider_backpressure.connectors.kafka.tasks.values import (
     to_batch,
     to_batch_with_bad,
@@ -27,7 +28,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.values import (
     to_events,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Piece, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Part, Piece, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 
@@ -88,16 +89,38 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             marks=read.marks_tombstones,
             by_field=what.get("fields", False),
         )
-        found = reading.records(bounds.pieces)
+        found, wanted = reading.records(bounds.pieces), _Wanted(read=read, part=bounds.part)
         while True:
             with _pause_garbage_collection():
                 records = next(found, None)
-                batch = make(records) if records else None
+                if records is None:
+                    break
+                records = wanted.select_records(records)
+                batch = wanted.select_rows(make(records)) if records else None
                 del records
-            if batch is None:
-                break
-            yield batch
+            if batch is not None:
+                yield batch
         check()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """Chooses the records of a slice's part, as early as its key is known."""
+
+    read: ReadSpec
+    part: Part | None
+
+    def select_records(self, records: "list[Message]") -> "list[Message]":
+        """Return those that are of the part, or may be."""
+        if self.part is None or not key_parts.goes_by_bytes(self.read):
+            return records
+        return key_parts.select_records(records, self.part)
+
+    def select_rows(self, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+        """Return the rows that are of the part."""
+        if self.part is None or key_parts.goes_by_bytes(self.read):
+            return batch
+        return key_parts.select_rows(batch, self.read, self.part)
 
 
 def _library() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:

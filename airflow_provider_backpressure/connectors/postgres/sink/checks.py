@@ -20,6 +20,7 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BY
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import (
     KEYED,
     Fitting,
+    against_encoding,
     against_exchange,
     against_staging,
 )
@@ -203,6 +204,7 @@ def check_fit(session: Session, fitting: Fitting) -> None:
     against = _against_new(session, fitting) if table is None else _against(session, fitting, table)
     against += [*_against_system(session, fitting), *against_staging(session, fitting)]
     against += find_text_casts(session, fitting.columns) if fitting.log is Log.CHANGES else []
+    against += against_encoding(session) if fitting.log is Log.PARTS else []
     against += _find_undurable(session, fitting, table)
     _refuse(session, fitting.name, against)
 

@@ -25,6 +25,9 @@ class PostgresSink(Declared):
     in_sql: ClassVar[bool] = True
     """Whether its name is spelled as in SQL, with quotes where a part needs them."""
 
+    takes_parts: ClassVar[bool] = True
+    """Whether rows of a topic may enter it by parts of their keys."""
+
     conn_id: str
     table: str
     """``schema.table`` as in SQL: folded to lower case unless in double quotes; ``public`` where no schema is named."""

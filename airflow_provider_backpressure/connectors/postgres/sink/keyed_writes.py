@@ -44,10 +44,10 @@ def against_exchange(session: Session, fitting: Fitting, table: Relation) -> lis
         against.append("other tables inherit from it, and their rows would be changed and deleted as its own")
     found = Found(*session.rows(_FOUND, {"table": table.oid, "key": list(fitting.key)})[0])
     user = session.endpoint.user
-    return [
-        *against,
-        *(_against_tombstones(found, user) if fitting.log is Log.RECORDS else _against_replaying(found, fitting, user)),
-    ]
+    if fitting.log in (Log.RECORDS, Log.PARTS):
+        parted = _against_parts(found) if fitting.log is Log.PARTS else []
+        return [*against, *_against_tombstones(found, user), *parted]
+    return [*against, *_against_replaying(found, fitting, user)]
 
 
 def _against_key(fitting: Fitting, table: Relation) -> list[str]:
@@ -104,6 +104,13 @@ def _against_tombstones(found: Found, user: str) -> list[str]:
     return [*against, *_against_rules(found, "upserted"), *_against_collation(found), *_against_keeping(found, user)]
 
 
+def _against_parts(found: Found) -> list[str]:
+    """Return the obstacles to keys of one moment going in at different times."""
+    if not found.others:
+        return []
+    return [f"its unique index {join_names(found.others)} may be broken while parts are at different offsets: drop it"]
+
+
 def _against_rules(found: Found, what: str) -> list[str]:
     if not found.rules:
         return []
@@ -135,6 +142,14 @@ def _against_replaying(found: Found, fitting: Fitting, user: str) -> list[str]:
             f"its trigger {join_names(found.triggers)} may change or drop rows that are {what}: drop or disable it"
         )
     return [*against, *_against_rules(found, what), *_against_collation(found), *_against_keeping(found, user)]
+
+
+def against_encoding(session: Session) -> list[str]:
+    """Texts are compared as they were sent, to find the part that they are of."""
+    encoding = session.value(sql.SQL("SELECT current_setting('server_encoding')"))
+    if encoding in ("UTF8", "SQL_ASCII"):
+        return []
+    return [f"its database keeps text as {encoding}, in which two keys may become one: upsert_parts needs UTF8"]
 
 
 def against_staging(session: Session, fitting: Fitting) -> list[str]:

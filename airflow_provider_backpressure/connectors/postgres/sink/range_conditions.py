@@ -99,6 +99,8 @@ class RangeConditions:
                 f"{self._name} gets no column {join_names(lacking)} to separate a topic's ranges by: let columns= of "
                 "the source and the transform keep partition and offset, or use verify='none'."
             )
+        if bounds.part is not None:
+            raise SinkRefused(f"Nothing in {self._name} shows which rows are of {bounds}.")
         return within_offsets(bounds)
 
     def _cast(self, write: WriteSpec, key: str) -> str:

@@ -663,3 +663,30 @@ def test_an_ordered_log_goes_on_behind_what_is_in():
     assert [each.bounds for each in records[1:]] == [
         OffsetBounds(pieces=each.pieces, ordered=True) for each in whole[1:]
     ]
+
+
+def test_a_log_whose_keys_are_in_parts_goes_on_in_each_part_where_it_is() -> None:
+    """X1, X7: parts are at different offsets, and what is missing of one is not what is missing of another."""
+    stage = Stage().filled()
+    window = LogWindow(topic="t", topic_id="i", start={0: 0, 1: 5}, end={0: 30, 1: 8}, parts=2)
+    plan = stage.hydration.plan
+    plan = replace(
+        plan, read=replace(plan.read, window=window.window(None)), write=replace(plan.write, ordered=True), ranges=8
+    )
+    (some,) = [marker for name, marker in stage.sink.markers(plan.plan_id).items() if name == "0.0"]
+    there = [OffsetBounds(pieces=((0, 0, 20),), ordered=True, part=(0, 2))]
+    there.append(OffsetBounds(pieces=((0, 0, 10),), ordered=True, part=(1, 2)))
+    markers = {f"{seq}.0": replace(some, slice_id=f"{seq}.0", bounds=each.to_json()) for seq, each in enumerate(there)}
+    rebuilt = Rebuilt(hydration_id="h", plan=plan, markers=markers)
+    assert not rebuilt.complete()
+    records = rebuilt.rebuild_all(stage.source, stage.source.snapshot())
+    assert [str(each.bounds) for each in records[2:]] == [
+        "0 [20, 30), 1 [5, 8) of part 1 of 2",
+        "0 [10, 30) of part 2 of 2",
+        "1 [5, 8) of part 2 of 2",
+    ]
+    assert all(each.bounds.ordered for each in records)
+    whole = {each.slice_id: replace(some, slice_id=each.slice_id, bounds=each.bounds.to_json()) for each in records}
+    assert Rebuilt(hydration_id="h", plan=plan, markers=whole).complete()
+    one_part = {name: each for name, each in whole.items() if each.bounds["part"] == [0, 2]}
+    assert not Rebuilt(hydration_id="h", plan=plan, markers=one_part).complete()

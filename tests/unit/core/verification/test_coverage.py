@@ -65,6 +65,14 @@ def by_offset(ends: Sequence[int]) -> tuple[Plan, list[Bounds]]:
     return planned(window.window(None)), [*pieces, *(OffsetBounds(pieces=((1, *pair),)) for pair in pairs)]
 
 
+def by_part(ends: Sequence[int]) -> tuple[Plan, list[Bounds]]:
+    """Pieces of a partition from 0 to 100, each once for each of three parts of the keys."""
+    window = LogWindow(topic="t", topic_id="1", start={0: 0}, end={0: 100}, parts=3)
+    pieces = [((0, start, end),) for start, end in pairwise([0, *ends, 100])]
+    parts = [(number, 3) for number in range(3)]
+    return planned(window.window(None)), [OffsetBounds(pieces=one, part=part) for one in pieces for part in parts]
+
+
 def by_log(ends: Sequence[int]) -> tuple[Plan, list[Bounds]]:
     """Windows of a log from 0 to 100."""
     places = [0, *ends, 100]
@@ -73,7 +81,7 @@ def by_log(ends: Sequence[int]) -> tuple[Plan, list[Bounds]]:
     return planned(window.window(None)), list(pieces)
 
 
-KINDS: list[Callable[[Sequence[int]], tuple[Plan, list[Bounds]]]] = [by_key, by_blocks, by_offset, by_log]
+KINDS: list[Callable[[Sequence[int]], tuple[Plan, list[Bounds]]]] = [by_key, by_blocks, by_offset, by_part, by_log]
 
 
 def faults(plan: Plan, pieces: Sequence[Bounds]) -> list[str]:

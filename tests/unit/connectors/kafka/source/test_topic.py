@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from airflow_provider_backpressure.connectors.kafka.source.offsets import Log, t
 from airflow_provider_backpressure.connectors.kafka.source.topic import KafkaTopic
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
 
 pytestmark = pytest.mark.statement("X6")
@@ -70,6 +71,33 @@ def test_partitions_go_side_by_side_where_no_key_moved(again: str) -> None:
         return topic.snapshot(counted=False, **(before if known else {})).side_by_side  # type: ignore[arg-type]
 
     assert [plan(2, False), plan(2, True), plan(2, True, 0, 1), plan(3, True, 0, 1)] == [False, True, True, False]
+
+
+def test_a_plan_has_as_many_parts_of_keys_as_are_declared_when_it_is_made() -> None:
+    """X1, X6: the same hydration, also with another number; what follows a plan of parts begins where that ended."""
+
+    def plan(parts: int, after: LogWindow | None) -> tuple[str, LogWindow]:
+        topic = KafkaSource(conn_id="events", topic="orders", upsert_parts=parts).open(PLACE)
+        topic._log = Broker(beginning={0: 0})  # type: ignore[attr-defined]
+        topic._check_marks = lambda *_: None  # type: ignore[attr-defined]
+        snapshot = topic.snapshot(after=after.to_text() if after else None, counted=False)
+        assert snapshot.total == (500 if after else 600)
+        found = LogWindow.from_window(snapshot.window)
+        assert found is not None
+        return topic.identity, found
+
+    (first, cut), (then, whole), (_, more) = plan(4, None), plan(1, None), plan(3, replace(FIRST, parts=4))
+    assert first == then == "kafka://a:1/orders"
+    assert (cut.parts, whole.parts, more.parts) == (4, 1, 3)
+    assert replace(cut, parts=1) == whole
+    assert more.start == {0: 100}
+
+
+@pytest.mark.parametrize("parts", [0, 65, True, 2.0, "2"])
+def test_a_number_of_parts_that_there_cannot_be_is_refused(parts: Any) -> None:
+    """X5."""
+    with pytest.raises(InvalidDeclaration, match="upsert_parts must be a whole number from 1 to 64, not"):
+        KafkaSource(conn_id="events", topic="orders", upsert_parts=parts)
 
 
 def test_a_partition_that_was_added_begins_at_its_first_offset() -> None:
