@@ -281,18 +281,27 @@ def unread_offsets(
     """Return from which offset on each partition has not been committed yet.
 
     ``still``: the first ranges that are not committed, in the plan's order; ``whole``: these are all of them. As ranges
-    are cut partition by partition, one that is not among them and is before their last is committed. That is not so
-    where partitions take turns. ``cut``: all open ones that took the place of another one later, and so have no order.
+    are cut partition by partition, one that is not among them and is before their last is committed. Where partitions
+    or parts take turns, a partition is known once each of its parts is among them. ``cut``: all open ones that took the
+    place of another one later, and so have no order.
     """
     first: dict[int, int] = {}
     for partition, start, _ in (piece for bounds in (*still, *cut) for piece in bounds.pieces):
         first[partition] = min(start, first.get(partition, start))
-    in_turn = any(bounds.behind is not None for bounds in still)
-    last = max((partition for bounds in still for partition, _, _ in bounds.pieces if not in_turn), default=-1)
+    known = window.end.keys() if whole else _find_known(window, still)
     return {
-        partition: first.get(partition, end) if whole or partition <= last else window.start[partition]
+        partition: first.get(partition, end) if partition in known else window.start[partition]
         for partition, end in window.end.items()
     }
+
+
+def _find_known(window: LogWindow, still: Sequence[OffsetBounds]) -> set[int]:
+    """Return the partitions of which the first open range is among these, or none is open."""
+    if not any(bounds.behind is not None or bounds.part is not None for bounds in still):
+        last = max((partition for bounds in still for partition, _, _ in bounds.pieces), default=-1)
+        return {partition for partition in window.end if partition <= last}
+    seen = {(partition, bounds.part) for bounds in still for partition, _, _ in bounds.pieces}
+    return {partition for partition in window.end if all((partition, part) in seen for part in window.list_parts())}
 
 
 def lag(unread: Offsets, high: Offsets) -> dict[int, int]:

@@ -119,10 +119,9 @@ class KafkaSource(Declared):
             raise InvalidDeclaration("KafkaSource.fields must name at least one field, or be None for the whole value.")
         self._check_envelope()
         self._check_columns()
-        parts = self.upsert_parts
-        if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= MOST_PARTS:
+        if not 1 <= self.upsert_parts <= MOST_PARTS:
             raise InvalidDeclaration(
-                f"KafkaSource.upsert_parts must be a whole number from 1 to {MOST_PARTS}, not {parts!r}."
+                f"KafkaSource.upsert_parts must be a whole number from 1 to {MOST_PARTS}, not {self.upsert_parts}."
             )
         if self.bad_timestamps not in BAD_TIMESTAMPS:
             raise InvalidDeclaration(

@@ -134,6 +134,19 @@ def test_a_range_begins_when_its_part_of_every_partition_is_where_it_starts(
     assert set(there.values()) <= set(whole.end.values())
 
 
+def test_a_partition_is_as_far_as_the_last_of_its_parts() -> None:
+    """X1: also where only some of the open ranges are asked for, those of a rebuilt plan part by part."""
+    whole = window({0: (0, 9), 1: (0, 9)}, 2)
+
+    def open_at(part: Part, partition: int, start: int) -> OffsetBounds:
+        return OffsetBounds(pieces=((partition, start, 9),), ordered=True, part=part)
+
+    still = [open_at((0, 2), 0, 6), open_at((0, 2), 1, 3), open_at((1, 2), 0, 4), open_at((1, 2), 1, 0)]
+    assert unread_offsets(whole, still, whole=True) == {0: 4, 1: 0}
+    assert unread_offsets(whole, still[:2], whole=False) == {0: 0, 1: 0}
+    assert unread_offsets(whole, still[:3], whole=False) == {0: 4, 1: 0}
+
+
 def test_partitions_that_may_hold_one_key_keep_their_order_in_each_part() -> None:
     """X1: a part goes from partition to partition as a topic does that is not cut."""
     ranges = plan(window({0: (0, 4), 1: (0, 8)}, 2), 8, side=False)
