@@ -17,7 +17,6 @@ from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import Records, each_part
 from airflow_provider_backpressure.core.snapshot.bounds import Part
 from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
-from airflow_provider_backpressure.spark.stream_end import BAD
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -35,12 +34,10 @@ def select_records(records: Records, part: Part) -> "list[Message]":
 
 
 def select_rows(batch: pyarrow.RecordBatch, read: ReadSpec, part: Part) -> pyarrow.RecordBatch:
-    """Return the rows of a part. Of records that could not be taken apart no key is known: they are of the first."""
+    """Return the rows of a part. A record that could not be taken apart has no key, and so is of one part too."""
     types = {column.name: column.type for column in read.columns}
     columns = [_write(batch.column(name), types[name]) for name in read.row_key]
     found = _find_parts([b"\0".join(values) for values in zip(*columns, strict=True)], part[1])
-    if read.keep_bad:
-        found[batch.column(BAD).is_valid().to_numpy(zero_copy_only=False)] = 0
     return batch.filter(pyarrow.array(found == part[0]))
 
 

@@ -85,12 +85,12 @@ def test_values_that_the_target_takes_for_equal_are_of_one_part() -> None:
         assert sorted(chain.from_iterable(found)) == sorted([*range(100)] * 2)
 
 
-def test_a_record_that_cannot_be_taken_apart_is_of_the_first_part() -> None:
+def test_a_record_that_cannot_be_taken_apart_is_of_one_part() -> None:
     """X1: it is kept aside once, although every part reads it."""
     values = [b'{"id": 1}', b"no JSON", *(b'{"id": %d}' % number for number in range(2, 40)), b'{"id": "x"}']
     records = [Sent(value, at=at) for at, value in enumerate(values)]
     found = offsets_by_part(records, reading("id", fields={"id": "bigint"}, keep_bad=True), 4)
-    assert {1, 40} <= set(found[0])
+    assert any({1, 40} <= set(each) for each in found)
     assert sorted(chain.from_iterable(found)) == list(range(41))
 
 
