@@ -8,14 +8,10 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.attempts import patiently
-from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
-from airflow_provider_backpressure.connectors.postgres.errors import words
-from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
+from airflow_provider_backpressure.connectors.postgres.attempts import LOCK_WAIT, patiently
 from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.sink.attempts import LOCK_WAIT, patiently
 from airflow_provider_backpressure.connectors.postgres.sink.checks import View, against_replacing, views_over
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import (
     carry_over,

@@ -10,14 +10,12 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from airflow_provider_backpressure.connectors.postgres.attempts import (
-    LOCK_WAIT,
     end_connections,
     plan_prefix,
     read_activities,
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.connectors.postgres.catalog import find_place
 from airflow_provider_backpressure.connectors.postgres.catalog import find_number, place
 from airflow_provider_backpressure.connectors.postgres.connect import (
     DURABLE,
@@ -30,13 +28,6 @@ from airflow_provider_backpressure.connectors.postgres.connect import (
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.sink.attempts import (
-    end_connections,
-    plan_prefix,
-    read_activities,
-    rows_in_flight,
-    slice_prefix,
-)
 from airflow_provider_backpressure.connectors.postgres.sink.checks import check_fit
 from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED, Fitting
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (

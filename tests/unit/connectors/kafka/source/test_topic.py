@@ -1,9 +1,8 @@
 """Where a plan of a topic begins, by what the last plan read and what the log still holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
