@@ -131,10 +131,12 @@ class SqlSteering:
             return turns.read_limit(connection, kind, name)
 
     @repeatable
-    def resize(self, hydration_id: str, slots: int) -> None:
+    def resize(self, hydration_id: str, slots: int) -> int:
         with self._write() as (connection, told):
             figures = hydrations.lock(connection, hydration_id)
-            hydrations.save(connection, told.add(figures, hydrating.rescale(figures, slots=slots)))
+            after = told.add(figures, hydrating.rescale(figures, slots=slots))
+            hydrations.save(connection, after)
+            return after.credits
 
     @repeatable
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:

@@ -6,7 +6,7 @@ Lanes acquire; sensors and triggers only look. Both go through :func:`gate_decis
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget
@@ -220,8 +220,8 @@ class Limiter:
         state = self.read_gate(self.ledger, self.hydration_id)
         reading = self.read_memory(state)
         if reading is not None and reading.slots and reading.slots != state.slots:
-            self.ledger.resize(self.hydration_id, reading.slots)
-            state = self.read_gate(self.ledger, self.hydration_id)
+            credits = self.ledger.resize(self.hydration_id, reading.slots)
+            state = replace(state, slots=reading.slots, credits=credits)
         # Ranges of which nothing was learned reserve nothing, and take memory nevertheless.
         if reading is not None and not state.reserved_bytes and not state.in_flight:
             # Stages without a figure yet leave it unknown what strangers take: it stays as it was.

@@ -267,8 +267,11 @@ class Steering(Protocol):
         """Return a limit as it holds now; ``None`` where there is none."""
         ...
 
-    def resize(self, hydration_id: str, slots: int) -> None:
-        """Record how many tasks the cluster runs at once now; credits follow. No person did it: not in the history."""
+    def resize(self, hydration_id: str, slots: int) -> int:
+        """Record how many tasks the cluster runs at once now, and return the credits, which follow.
+
+        No person did it: not in the history.
+        """
         ...
 
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:

@@ -95,7 +95,8 @@ def test_credits_follow_the_slots_of_the_cluster(ledger):
     hydration_id = register(ledger, credits=6)
     found = []
     for slots in (1, 3, 1):
-        ledger.resize(hydration_id, slots)
+        resized = ledger.resize(hydration_id, slots)
+        assert resized == credits(ledger, hydration_id)[0] == ledger.gate(hydration_id).credits
         found.append((credits(ledger, hydration_id), ledger.gate(hydration_id).slots))
     assert found == [((2, 2, 6), 1), ((6, 6, 6), 3), ((2, 2, 6), 1)]
 

@@ -67,11 +67,12 @@ class ModelSteering:
         with self._lock:
             return self._tables.limit(kind, name)
 
-    def resize(self, hydration_id: str, slots: int) -> None:
+    def resize(self, hydration_id: str, slots: int) -> int:
         """See ``Steering.resize``."""
         with self._writing() as told:
             entry = self._tables.entry(hydration_id)
             self._tables.save(entry, told.add(entry.figures, hydrating.rescale(entry.figures, slots=slots)))
+            return entry.figures.credits
 
     def skip(self, plan_id: str, seq: int, *, who: str, why: str) -> bool:
         """See ``Steering.skip``."""
