@@ -1,4 +1,4 @@
-"""Partitions of a topic are upserted side by side; somebody dies while ranges of two of them are in flight."""
+"""Partitions or parts of keys are upserted side by side; somebody dies while ranges of two of them are in flight."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,16 +28,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 BEFORE, AFTER = Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT
 DRAW = Draw(rows=SIZES[0], range_rows=25, credits=2, number=2, release_first=True, pauses=(0.0, 0.0))
 RECORDS, RANGES = 100, 4
-"""Of each of two partitions."""
+"""Of each of two partitions, or of one whose keys are in two parts."""
 KINDS = ("postgres", "delta", "iceberg")
+PARTS = "parts"
+"""In place of the kind of a target: keys in parts, into PostgreSQL."""
 SECONDS = 180.0
 """For six ranges in a row, also on a slow machine."""
 
 
-def fill(topic: on_kafka.Topic) -> Mapping[bytes, str]:
+def fill(topic: on_kafka.Topic, partitions: int) -> Mapping[bytes, str]:
     """Fill the topic; return what it says of each key in the end: every fourth record is a tombstone."""
     left: dict[bytes, str] = {}
-    for partition in (0, 1):
+    for partition in range(partitions):
         with topic.producing() as producer:
             for number in range(RECORDS):
                 key, gone = f"{partition}-{number * 7 % 15}".encode(), number % 4 == 3
@@ -61,17 +63,18 @@ def committed(stage: Stage) -> list[int]:
 
 
 def play(stage: Stage, composed: Composed, kind: str, victim: Victim, folder: Path) -> None:
-    """Hold a range before its commit until the other partition is in, kill the victim, and compare the target."""
-    topic = on_kafka.Topic(servers=composed.source.host).create(2)
-    expected = fill(topic)
-    changes: dict[str, Any] = {} if kind == "postgres" else {"into": lakes.place(kind, folder)}
+    """Hold a range before its commit until the other half is in, kill the victim, and compare the target."""
+    parted = kind == PARTS
+    topic = on_kafka.Topic(servers=composed.source.host).create(1 if parted else 2)
+    expected = fill(topic, 1 if parted else 2)
+    changes: dict[str, Any] = {"into": lakes.place(kind, folder)} if kind in KINDS[1:] else {}
     composed = replace(
         composed,
         table=topic.name,
         kind="kafka",
         consistency="offsets",
         mode="upsert",
-        reading={"one_partition_per_key": True},
+        reading={"upsert_parts": 2} if parted else {"one_partition_per_key": True},
         budget=Budget(credits=DRAW.credits, range_rows=DRAW.range_rows, law="fixed"),
         **changes,
     )
@@ -83,15 +86,15 @@ def play(stage: Stage, composed: Composed, kind: str, victim: Victim, folder: Pa
         seq = seq_of(held.slice_id)
         until(lambda: len(committed(stage)) >= RANGES + seq // 2, SECONDS, told=lambda: stage.journal())
         found = committed(stage)
-        # The partitions take turns: even numbers are of one, odd ones of the other.
+        # Partitions and parts take turns: even numbers are of one, odd ones of the other.
         assert [each for each in found if each % 2 == seq % 2] == list(range(seq % 2, seq, 2))
         assert sorted(each for each in found if each % 2 != seq % 2) == list(range(1 - seq % 2, 2 * RANGES, 2))
         kill(stage, lives, victim, held)
         lives.to_the_end()
         tried = [seq_of(one.slice_id) for one in stage.journal() if one.step is BEFORE]
-    for partition in (0, 1):
-        own = [each for each in tried if each % 2 == partition]
-        assert own == sorted(own), "each partition went in by its order"
+    for half in (0, 1):
+        own = [each for each in tried if each % 2 == half]
+        assert own == sorted(own), "each half went in by its order"
     assert rows(composed) == sorted(expected.items())
     oracle.check_lake(composed, planned)
 
@@ -109,10 +112,10 @@ def kill(stage: Stage, lives: Lives, victim: Victim, held: Pass) -> None:
 
 
 @pytest.mark.statement("X1", "X2", "X6")
-@pytest.mark.parametrize("kind", mark_long(KINDS, quick=["postgres", "iceberg"]))
+@pytest.mark.parametrize("kind", mark_long([*KINDS, PARTS], quick=["postgres", "iceberg", PARTS]))
 @pytest.mark.fault(3)
 @pytest.mark.in_process
-def test_a_range_that_is_held_up_holds_up_its_own_partition_alone(
+def test_a_range_that_is_held_up_holds_up_its_own_half_alone(
     services: Services,
     failpoints: Folder,
     kafka: Server,
@@ -133,9 +136,9 @@ def test_a_range_that_is_held_up_holds_up_its_own_partition_alone(
 @pytest.mark.long
 @pytest.mark.statement("X1", "X2", "X6")
 @pytest.mark.parametrize("victim", [Victim.WORKER, Victim.DRIVER])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, PARTS])
 @pytest.mark.fault(4, 5)
-def test_a_task_is_killed_while_the_other_partition_goes_in(
+def test_a_task_is_killed_while_the_other_half_goes_in(
     stage: Stage, kafka: Server, kind: str, victim: Victim, folder: Path
 ) -> None:
     """X1, X2, X6: Spark's worker or driver dies with the range that is held."""
