@@ -28,11 +28,13 @@ from tests.support.world import context
 
 pytestmark = pytest.mark.integration
 
-MOST = {"plan": 42, "hydrate": 88, "verify": 40}
+MOST = {"plan": 42, "hydrate": 84, "verify": 40}
 """Statements and commands of transactions that a table may take in each step, at source, target and ledger together.
 
 What is sent at once counts once. What a range itself does is not counted.
 """
+PING = ";"
+"""What a connection to the ledger that was idle for long is asked for: on a slow machine nearly each one was."""
 TABLES = 30
 
 
@@ -64,9 +66,11 @@ class Trips:
     def note(self, sent: Any) -> None:
         """Take note of a statement or command."""
         if threading.get_ident() == self._worker:
-            self.counts[-1] += 1
             text = sent.as_string(None) if isinstance(sent, sql.Composable) else sent
             text = text.decode() if isinstance(text, bytes) else text
+            if text == PING:
+                return
+            self.counts[-1] += 1
             self.texts[self._name, " ".join(text.split())[:100]] += 1
 
 
@@ -142,7 +146,7 @@ def test_each_of_many_tables_takes_the_same_few_round_trips(
         assert len(trips.counts) == TABLES
     assert postgres.run(database, f"SELECT count(*) FROM raw.t{TABLES - 1:02}") == [(1,)]
     for name, counts in found.items():
-        # A slow machine is asked for signs of life besides, and one table looks up those that come next.
+        # One table looks up those that come next.
         early, late = (statistics.median(counts[part]) for part in (slice(5, 15), slice(15, None)))
         assert late <= MOST[name], (found, trips.texts.most_common(200))
         assert late <= early + 4, f"it grows with the other tables: {found}"
