@@ -36,8 +36,13 @@ JOB = "airflow_provider_backpressure.spark.job"
 PROBE = "airflow_provider_backpressure.spark.task"
 ABOARD = "airflow_provider_backpressure.spark.code_loading"
 """Named, not imported: what runs in Spark is shipped there."""
-SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": "4m"}
-"""Of each session: wide rows would else be handed to a task 64 MiB at a time."""
+SETTINGS = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+}
+"""Of each session, whatever the server is set to. Wide rows would be handed to a task 64 MiB at a time. A MERGE that
+passes over a file would leave out its rows for good."""
 TIME_ZONE = "spark.sql.session.timeZone"
 """Setting of a session that a transform's days and hours go by."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -313,6 +313,10 @@ def test_partitioned_tables_are_written_and_others_refused_by_name(case: Case) -
         case.declared = type(case.declared)(table=f"{table}_padded", spark_conn_id="spark", format=format_)
         with opened(case) as sink, pytest.raises(SinkRefused, match=r"column name is char\(9\) there"):
             sink.fit(case.columns, mode="append", key=("id",))
+        session.sql(f"CREATE TABLE {table}_bytes (id BIGINT, name BINARY) USING delta PARTITIONED BY (name)").collect()
+        case.declared = type(case.declared)(table=f"{table}_bytes", spark_conn_id="spark", format=format_)
+        with opened(case) as sink, pytest.raises(SinkRefused, match=r"is partitioned by name, and Delta keeps bytes"):
+            sink.fit(case.columns, mode="append", key=("id",))
     other = {"delta": "iceberg", "iceberg": "delta"}[format_]
     case.declared = type(case.declared)(table=table, spark_conn_id="spark", format=other)
     with opened(case) as sink, pytest.raises(BackpressureError, match=rf"{table} is "):

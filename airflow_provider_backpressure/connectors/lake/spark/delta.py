@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StringType
+from pyspark.sql.types import BinaryType, DataType, StringType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -87,14 +87,23 @@ class DeltaTable(SparkTable):
                 f"{self.name} forgets app transactions after {detail['properties'][RETENTION]}, and a late attempt "
                 f"could then commit twice: remove the property {RETENTION}."
             )
+        if binary := self._list_partitions(detail, BinaryType()):
+            raise SinkRefused(
+                f"{self.name} is partitioned by {', '.join(binary)}, and Delta keeps bytes there as text, which "
+                "changes some of them: partition it by another column."
+            )
 
     def list_lossy_partitions(self) -> tuple[str, ...]:
         """See :meth:`SparkTable.list_lossy_partitions`."""
         if self._lossy is None:
             (detail,) = self.sql(f"DESCRIBE DETAIL {self.quoted}")
-            types = {field.name: field.dataType for field in self.session.table(self.quoted).schema.fields}
-            self._lossy = tuple(name for name in detail["partitionColumns"] if types.get(name) == StringType())
+            self._lossy = self._list_partitions(detail, StringType())
         return self._lossy
+
+    def _list_partitions(self, detail: "Row", type_: DataType) -> tuple[str, ...]:
+        """Return the columns of a type that the table is partitioned by. ``detail``: what ``DESCRIBE DETAIL`` says."""
+        types = {field.name: field.dataType for field in self.session.table(self.quoted).schema.fields}
+        return tuple(name for name in detail["partitionColumns"] if types.get(name) == type_)
 
     def read_state(self) -> LogState:
         """See :meth:`SparkTable.read_state`. After a RESTORE the marks count that the restored version had.
