@@ -169,8 +169,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             free_token(connection, before)
             after = told.add(before, hydrating.start_plan(before, plan), waiting=int(number > 0))
             hydrations.save_moved(connection, before, after, plan=plan.to_json())
-            # Nothing is counted of a hydration before its first plan.
-            earlier = statistics.read_statistics(connection, hydration_id) if before.plan_id is not None else []
+            earlier = statistics.read_statistics(connection, hydration_id)
             statistics.begin(connection, tallies.totals(hydration_id, plan, earlier), clear=bool(earlier))
 
     @repeatable

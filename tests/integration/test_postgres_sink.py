@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.sink import attempts as postgres_attempts
+from airflow_provider_backpressure.connectors.postgres import attempts as postgres_attempts
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import HELD
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.sink import attempts as postgres_patience
+from airflow_provider_backpressure.connectors.postgres import attempts as postgres_patience
 from airflow_provider_backpressure.connectors.postgres.sink import table_swap as postgres_publishing
 from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
