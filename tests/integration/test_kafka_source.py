@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaProducer
 
-from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
-from airflow_provider_backpressure.connectors.kafka.tasks import read as kafka_task
 from airflow_provider_backpressure.connectors.kafka.tasks.read import read as read_topic
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -471,42 +468,6 @@ def test_a_slice_holds_just_its_offsets(stage: Stage) -> None:
         found = sorted((row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist())
         wanted = [(partition, at) for partition, start, end in pieces for at in range(start, end)]
         assert found == [place for place in wanted if place != (0, 7)]
-
-
-class _OddName(str):
-    """A header's name that a client sends in bytes that are no text."""
-
-    __slots__ = ()
-
-    def encode(self, *_: str) -> bytes:
-        """Return what a text is never encoded to."""
-        return b"\xff"
-
-
-@pytest.mark.statement("R4")
-@pytest.mark.parametrize("pure", [False, True], ids=["confluent-kafka", "kafka-python"])
-def test_a_header_s_name_that_is_no_text_stops_in_one_sentence(
-    kafka: Server, monkeypatch: pytest.MonkeyPatch, pure: bool
-) -> None:
-    """R4: the record is named where the client gives it. A plan that ends with such a record is made all the same."""
-    topic, endpoint = Topic(servers=kafka.url).create(), endpoint_of(kafka)
-    topic.send(0, "x")
-    with closing(KafkaProducer(bootstrap_servers=kafka.url)) as producer:
-        producer.send(topic.name, b"1", headers=[(_OddName("x"), b"v")]).get(30)
-    if pure:
-        library = pure_client.consumer, pure_client.identity, pure_client.TopicPartition
-        monkeypatch.setattr(kafka_task, "_library", lambda: library)
-
-    def read(**declared: Any) -> list[str]:
-        source = KafkaSource(conn_id="source", topic=topic.name, **declared).open(endpoint)
-        spec = source.read_spec(source.snapshot())
-        piece = source.slice(spec, OffsetBounds(pieces=((0, 0, 2),)), "0")
-        return [value for batch in read_topic(endpoint, spec, piece, "a:0:1") for value in batch["value"].to_pylist()]
-
-    with pytest.raises(SourceRefused, match="name is no UTF-8: install" if pure else r"offset 1 .* no UTF-8. Leave"):
-        read()
-    if not pure:
-        assert read(columns=("value",)) == ['"x"', "1"]
 
 
 @pytest.mark.statement("X6")

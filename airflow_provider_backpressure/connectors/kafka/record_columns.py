@@ -6,14 +6,9 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
-KEY, HEADERS, VALUE = "key", "headers", "value"
-METADATA = ("topic", "partition", "offset", "timestamp", KEY, HEADERS)
+KEY, VALUE = "key", "value"
+METADATA = ("topic", "partition", "offset", "timestamp", KEY, "headers")
 """Columns that every record has, before its value or the fields of that."""
-UNREADABLE = (SystemError, UnicodeDecodeError)
-"""What a client raises that is asked for headers with a name that is no UTF-8.
-
-confluent-kafka raises the first one, and must not be asked again: it would end the process.
-"""
 
 
 def find_key(columns: Iterable[Column]) -> Column | None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, consumer
 from airflow_provider_backpressure.connectors.kafka.errors import translate_error
 from airflow_provider_backpressure.connectors.kafka.metadata import SECONDS, Questions, open_client
-from airflow_provider_backpressure.connectors.kafka.record_columns import UNREADABLE
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SourceUnavailable
 
@@ -173,7 +172,8 @@ class Mark:
     def from_record(cls, record: "Message") -> Self:
         """Return the mark of a record."""
         epoch = record.leader_epoch()
-        text = json.dumps([record.timestamp(), _list_headers(record), _hex(record.key()), _hex(record.value())])
+        headers = [[name, _hex(value)] for name, value in record.headers() or ()]
+        text = json.dumps([record.timestamp(), headers, _hex(record.key()), _hex(record.value())])
         return cls(
             offset=record.offset(),
             epoch=UNKNOWN_EPOCH if epoch is None else epoch,
@@ -289,14 +289,6 @@ def _is_truncation(error: "KafkaError") -> bool:
     from confluent_kafka import KafkaError
 
     return error.name() == "_AUTO_OFFSET_RESET" and KafkaError(KafkaError._LOG_TRUNCATION).str() in error.str()
-
-
-def _list_headers(record: "Message") -> "list[list[str | None]] | None":
-    """Return names and values; ``None`` where the client cannot read the names, as of any such record."""
-    try:
-        return [[name, _hex(value)] for name, value in record.headers() or ()]
-    except UNREADABLE:
-        return None
 
 
 def _hex(value: "bytes | str | None") -> str | None:

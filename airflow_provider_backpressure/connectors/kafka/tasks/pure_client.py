@@ -23,7 +23,7 @@ from airflow_provider_backpressure.connectors.kafka.metadata import (
 from airflow_provider_backpressure.connectors.kafka.tasks.oauth import METHOD, SCOPE, TOKEN_CA, TOKENS, token_provider
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, strip_frames
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, strip_frames
 
 _SETTINGS = {
     "security.protocol": "security_protocol",
@@ -172,7 +172,7 @@ class Consumer:
 
     def consume(self, most: int, seconds: float) -> list[Message]:
         """Return up to so many records. A partition whose position moved on without one is reported as its end."""
-        from kafka.errors import CorruptRecordError, OffsetOutOfRangeError
+        from kafka.errors import OffsetOutOfRangeError
 
         try:
             found = self._client.poll(timeout_ms=int(seconds * 1000), max_records=most)
@@ -182,13 +182,6 @@ class Consumer:
                 Message(None, gone, TopicPartition(name.topic, name.partition, at))
                 for name, at in error.args[0].items()
             ]
-        except CorruptRecordError as error:
-            if UnicodeDecodeError.__name__ not in str(error):
-                raise
-            raise SourceRefused(
-                "kafka-python reads no record of which a header's name is no UTF-8: install confluent-kafka where "
-                "Spark runs, which names the record."
-            ) from strip_frames(error)
         messages = [Message(record) for records in found.values() for record in records]
         self._at |= {name: records[-1].offset + 1 for name, records in found.items()}
         for name, at in self._at.items():

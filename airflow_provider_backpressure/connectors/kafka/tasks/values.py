@@ -11,15 +11,7 @@ import numpy
 import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE, Placeholder
-from airflow_provider_backpressure.connectors.kafka.record_columns import (
-    HEADERS,
-    KEY,
-    METADATA,
-    UNREADABLE,
-    VALUE,
-    find_key,
-    find_values,
-)
+from airflow_provider_backpressure.connectors.kafka.record_columns import KEY, VALUE, find_key, find_values
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import MARK
 from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import (
@@ -82,7 +74,6 @@ def to_events(read: ReadSpec) -> ChangeEvents | None:
 _UNTIMED, _NO_TIMESTAMP = 0, -1
 """Kind of time that says that there is none."""
 _NULL_TIMES = 'Set bad_timestamps="null" on the source to read it as NULL. '
-_NO_HEADERS = "Leave headers out with columns= on the source to read it without them. "
 
 
 def to_batch(
@@ -140,7 +131,8 @@ def _make_batch(
     }
     given |= {HIDDEN_PLACE[name].name: given[name] for name in PLACE}
     names = [*(column.name for column in columns), *(each.name for each in (list_marks(columns) if marks else ()))]
-    return pyarrow.record_batch([made[name] if name in made else given[name]() for name in names], names=names)
+    # Kafka's own columns first: no field has the name of one.
+    return pyarrow.record_batch([given[name]() if name in given else made[name] for name in names], names=names)
 
 
 def _read_events(
@@ -214,11 +206,11 @@ def _mark_rows(batch: pyarrow.RecordBatch, mark: str | None) -> pyarrow.RecordBa
 def _put_aside(
     record: "Message", reason: str, columns: Sequence[Column], topic: str, *, marks: bool
 ) -> pyarrow.RecordBatch:
-    """Return what Kafka says of a record, without key, headers and value, with the reason and its position."""
-    said = {*METADATA} - {KEY, HEADERS}
-    nothing = {column.name: pyarrow.nulls(1, carrier(column.type)[0]) for column in columns if column.name not in said}
-    made = {**nothing, TOMBSTONE: pyarrow.repeat(buffers.FALSE, 1)}
-    row = _make_batch([record], columns, topic, made, marks=marks, null_times=True)
+    """Return what Kafka says of a record, without key and value, with the reason and its position."""
+    nothing = {column.name: pyarrow.nulls(1, carrier(column.type)[0]) for column in columns}
+    row = _make_batch(
+        [record], columns, topic, {**nothing, TOMBSTONE: pyarrow.repeat(buffers.FALSE, 1)}, marks=marks, null_times=True
+    )
     place = {"partition": record.partition(), "offset": record.offset()}
     return _mark_rows(row, bad(reason, record.value(), place))
 
@@ -295,12 +287,7 @@ def _key_texts(records: Records) -> pyarrow.Array:
 
 def _headers(records: Records) -> pyarrow.Array:
     """Return lists of objects, as headers have an order and may repeat; bytes that are no text are in base64."""
-    every: list[Any] = []
-    try:
-        every.extend(each_part(records, "headers"))
-    except UNREADABLE:
-        # The one behind those that were read. It must not be asked again: confluent-kafka would end the process.
-        refuse(records[len(every)], "a name of its headers is no UTF-8", _NO_HEADERS)
+    every = list(each_part(records, "headers"))
     if not any(every):
         return pyarrow.nulls(len(every), pyarrow.string())
     texts = [json.dumps([_header(key, value) for key, value in found]) if found else None for found in every]

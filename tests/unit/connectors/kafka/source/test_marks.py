@@ -48,17 +48,6 @@ def test_whatever_differs_is_another_record(changes: dict[str, Any]) -> None:
     assert not MARK.is_of(Mark.from_record(replace(Record(), **changes)))
 
 
-def test_headers_that_the_client_cannot_read_are_alike() -> None:
-    """A plan must not fail at a record that is left out, or put aside, when it is read."""
-
-    def unreadable() -> None:
-        raise SystemError
-
-    mark = Mark.from_record(replace(Record(), headers=unreadable))  # type: ignore[arg-type]
-    assert mark.is_of(Mark.from_record(replace(Record(), headers=unreadable)))  # type: ignore[arg-type]
-    assert not mark.is_of(MARK)
-
-
 def test_an_epoch_that_a_broker_does_not_keep_says_nothing() -> None:
     """Records of brokers before leader epochs, and of those that imitate a broker."""
     unknown = Mark.from_record(replace(Record(), leader_epoch=lambda: None))  # type: ignore[arg-type]

@@ -28,7 +28,6 @@ class Sent:
     keyed: bytes | None = None
     at: int = 0
     time: tuple[int, int] = (0, -1)
-    oddly_named: bool = False
 
     def value(self) -> bytes | None:
         """Its value."""
@@ -55,9 +54,7 @@ class Sent:
         return self.time
 
     def headers(self) -> None:
-        """No headers, or one whose name is no UTF-8: then it fails as confluent-kafka does."""
-        if self.oddly_named:
-            raise SystemError("<method 'headers'> returned a result with an exception set")
+        """No headers."""
 
 
 def batch(records: list[Sent], **values: Any) -> pyarrow.RecordBatch:
@@ -452,15 +449,3 @@ def test_a_property_named_value_is_not_the_whole(whole: bool, expected: str) -> 
     decoders = {"value": Decoder(decoding=decoding, columns=value, part="value")}
     sent = Sent(b'\0\0\0\0\7{"value": [1], "more": 2}')
     assert to_batch([sent], columns, "orders", decoders=decoders).column("value").to_pylist() == [expected]
-
-
-def test_a_header_s_name_that_is_no_text_is_named_or_put_aside() -> None:
-    """R4: the record, and not what the client raises. Where headers are left out nothing is read of them."""
-    records = [Sent(b"1"), Sent(b"2", at=7, oddly_named=True), Sent(b"3")]
-    with pytest.raises(SourceRefused, match=r"offset 7 .* a name of its headers is no UTF-8. Leave headers out"):
-        batch(records)
-    assert batch(records, columns=("value",)).column("value").to_pylist() == ["1", "2", "3"]
-    columns = columns_of(KafkaSource(conn_id="c", topic="orders"))
-    good, bad = apart(to_batch_with_bad(records, columns, "orders"), keep_bad=True)
-    assert good.column("value").to_pylist() == ["1", "3"]
-    assert [(row["offset"], reason) for row, reason in bad] == [(7, "a name of its headers is no UTF-8")]
