@@ -99,15 +99,11 @@ class Stage:
             os.kill(held.pid, signal.SIGKILL)
         elif victim is Victim.EXECUTOR:
             assert held is not None
-            os.kill(self.executor(held), signal.SIGKILL)
+            daemon = psutil.Process(held.pid).parent()
+            assert daemon is not None
+            os.kill(daemon.ppid(), signal.SIGKILL)
         else:
             self.services.kill(self._server(victim))
-
-    def executor(self, held: Pass) -> int:
-        """Return the process of the executor whose worker was at a step."""
-        daemon = psutil.Process(held.pid).parent()
-        assert daemon is not None
-        return daemon.ppid()
 
     def restart(self, victim: Victim) -> None:
         """Bring a victim back; Spark itself brings back workers and executors."""

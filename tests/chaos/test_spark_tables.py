@@ -123,19 +123,18 @@ def test_whoever_is_killed_every_row_arrives_once(
     check(local, composed, planned, cluster)
 
 
-@pytest.mark.statement("K1", "S2", "X1", "X2")
+@pytest.mark.statement("K1", "X1", "X2")
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
 @pytest.mark.fault(5)
 def test_an_executor_is_killed(machines: Stage, catalog: Path, format_: str, folder: Path) -> None:
-    """K1, S2, X1, X2: both read a range. The rows that one had materialised are gone with it, and are read again."""
+    """K1, X1, X2: rows that it had materialised are gone with it, and are read again."""
     composed, cluster = compose(machines, catalog, format_, tasks=2)
     planned = machines.plan(composed)
     machines.arm(BEFORE, Action.WAIT, DRAW.number)
     with living(machines, composed, folder) as lives:
         held = lives.reached(BEFORE, DRAW.number)
-        readers = [one for one in oracle.copied(machines.journal()) if one.tag == held.tag]
-        assert len({machines.executor(one) for one in readers}) == 2
-        machines.kill(Victim.EXECUTOR, readers[0])
+        reader = next(one for one in oracle.copied(machines.journal()) if one.tag == held.tag)
+        machines.kill(Victim.EXECUTOR, reader)
         machines.disarm()
         lives.to_the_end()
         assert lives.number == 1, "an executor that is lost ends no lane"
