@@ -46,7 +46,7 @@ from airflow_provider_backpressure.runners.code_shipping import (
 from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tag_jobs
 from airflow_provider_backpressure.runners.error_messages import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
-from airflow_provider_backpressure.runners.shared_jobs import LINGER_SECONDS, SharedJobs
+from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
 from airflow_provider_backpressure.runners.tried_versions import warn_untried
 
 T = TypeVar("T")
@@ -107,10 +107,7 @@ class ConnectRunner:
         """Until when the number of slots is taken to be this one."""
         self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="spark-connect")
         self._checks: SharedJobs[ChecksumSpec, SliceResult] = SharedJobs(
-            run=self._checksums,
-            submit=self._pool.submit,
-            slots=self._slots,
-            linger=LINGER_SECONDS if shares else 0.0,
+            run=self._checksums, submit=self._pool.submit, slots=self._slots
         )
         self._shares = shares
         self._shared: dict[str, Future[RangeResult]] = {}
@@ -120,7 +117,6 @@ class ConnectRunner:
             submit=self._pool.submit,
             slots=self._slots,
             repeats=lambda error: not isinstance(error, RunnerUnavailable),
-            linger=LINGER_SECONDS,
         )
 
     def probe(self, modules: Sequence[str] = ()) -> ExecutorEnvironment:

@@ -1,25 +1,18 @@
 """Work that shares jobs: what is asked for while every slot of the cluster is taken goes there together, in one job.
 
-A job costs the driver as much as a small table costs the executors. What is asked for while no job runs has one at
-once, so that none waits for another one. While one runs, and slots are free, a piece may wait a moment for company.
+A job costs the driver as much as a small table costs the executors. As long as slots are free, each piece has a job of
+its own, so that none waits for another one.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar
-
-from airflow_provider_backpressure.core.alarms import Alarm, set_alarm
 
 MOST_TOGETHER = 32
 """Most pieces of one job: a piece waits for the slowest of its job."""
-LINGER_SECONDS = 0.25
-"""For how long a small range waits for others while a job runs: about as long as a job takes that has only this range.
-"""
 SLOTS = 8
 """Slots that are expected where the cluster does not say how many it has."""
 
@@ -42,14 +35,8 @@ class SharedJobs(Generic[Piece, Answer]):
     """Returns how many slots there are, if that is known."""
     repeats: Callable[[BaseException], bool] = lambda error: True
     """Whether the pieces of a job that failed so get jobs of their own."""
-    linger: float = 0.0
-    """Seconds for which a piece waits for others while a job runs, though a slot is free."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: "deque[tuple[Piece, Future[Answer]]]" = field(default_factory=deque)
-    _since: float = 0.0
-    """When the first of those has begun to wait, by :func:`time.monotonic`."""
-    _alarm: Alarm | None = None
-    """Looks again once that one has waited for long enough."""
     _busy: int = 0
     """Pieces that are in jobs."""
     _ended: "set[Future[Answer]]" = field(default_factory=set)
@@ -60,7 +47,6 @@ class SharedJobs(Generic[Piece, Answer]):
         future: Future[Answer] = Future()
         slots = self.slots() or SLOTS
         with self._lock:
-            self._since = self._since if self._waiting else time.monotonic()
             self._waiting.append((piece, future))
         self._begin(slots)
         return future
@@ -79,20 +65,15 @@ class SharedJobs(Generic[Piece, Answer]):
         """Cancel what has not begun."""
         with self._lock:
             left, self._waiting = self._waiting, deque()
-            alarm = self._alarm
-        if alarm is not None:
-            alarm.cancel()
         for _, future in left:
             future.cancel()
 
     def _begin(self, slots: int) -> None:
         with self._lock:
-            if not self._waiting or self._busy >= slots or self._lingers(slots):
+            if not self._waiting or self._busy >= slots:
                 return
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TOGETHER))]
             self._busy += len(batch)
-            # Those that are left have company in each other.
-            self._since = 0.0
 
         def work() -> None:
             try:
@@ -104,20 +85,6 @@ class SharedJobs(Generic[Piece, Answer]):
                 self._begin(slots)
 
         self.submit(work)
-
-    def _lingers(self, slots: int) -> bool:
-        """Whether what waits is to wait for more. Then it is looked at again by a timer, and where a job ends."""
-        left = self._since + self.linger - time.monotonic()
-        if not self._busy or len(self._waiting) >= MOST_TOGETHER or left <= 0:
-            return False
-        if self._alarm is None:
-            self._alarm = set_alarm(left, partial(self._look_again, slots))
-        return True
-
-    def _look_again(self, slots: int) -> None:
-        with self._lock:
-            self._alarm = None
-        self._begin(slots)
 
     def _answer(self, batch: "Sequence[tuple[Piece, Future[Answer]]]") -> None:
         try:

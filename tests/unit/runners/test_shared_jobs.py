@@ -6,19 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_backpressure.runners.shared_jobs import MOST_TOGETHER, SharedJobs
+from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
 
 
 class Cluster:
     """Runs jobs that last until they are let go, and notes them."""
 
-    def __init__(self, slots: int | None, *, linger: float = 0.0) -> None:
+    def __init__(self, slots: int | None) -> None:
         self.pool = ThreadPoolExecutor(16)
         self.jobs: list[list[int]] = []
         self.begun, self.over = threading.Semaphore(0), threading.Event()
-        self.shared: SharedJobs[int, int] = SharedJobs(
-            run=self.run, submit=self.pool.submit, slots=lambda: slots, linger=linger
-        )
+        self.shared: SharedJobs[int, int] = SharedJobs(run=self.run, submit=self.pool.submit, slots=lambda: slots)
 
     def run(self, pieces: Sequence[int]) -> list[int | BaseException]:
         self.jobs.append([*pieces])
@@ -41,48 +39,6 @@ def test_pieces_have_jobs_of_their_own_while_slots_are_free_and_share_one_when_t
     cluster.over.set()
     assert [future.result(10) for future in futures] == [0, 1, 4, 9, 16, 25]
     assert [2, 3, 4, 5] in cluster.jobs
-
-
-@pytest.mark.statement("L3")
-def test_pieces_that_come_while_a_job_runs_wait_a_moment_for_each_other() -> None:
-    """The first has a job at once. The others share one that begins beside it, though there are slots for all."""
-    cluster = Cluster(slots=8, linger=0.3)
-    first = cluster.shared.ask(0)
-    cluster.wait_begun(1)
-    futures = [cluster.shared.ask(number) for number in range(1, 4)]
-    cluster.wait_begun(1)
-    assert cluster.jobs == [[0], [1, 2, 3]]
-    cluster.over.set()
-    assert [future.result(10) for future in (first, *futures)] == [0, 1, 4, 9]
-
-
-def test_pieces_that_wait_for_company_begin_when_a_job_ends() -> None:
-    cluster = Cluster(slots=8, linger=3600.0)
-    futures = [cluster.shared.ask(number) for number in range(3)]
-    cluster.wait_begun(1)
-    cluster.over.set()
-    assert [future.result(10) for future in futures] == [0, 1, 4]
-    assert cluster.jobs == [[0], [1, 2]]
-
-
-def test_as_many_as_go_together_wait_for_nothing() -> None:
-    cluster = Cluster(slots=64, linger=3600.0)
-    futures = [cluster.shared.ask(number) for number in range(20, 21 + MOST_TOGETHER)]
-    cluster.wait_begun(2)
-    assert [len(job) for job in cluster.jobs] == [1, MOST_TOGETHER]
-    cluster.over.set()
-    assert futures[-1].result(10) == (20 + MOST_TOGETHER) ** 2
-
-
-def test_what_waits_for_company_is_cancelled_at_the_end() -> None:
-    cluster = Cluster(slots=8, linger=0.2)
-    first, second = cluster.shared.ask(1), cluster.shared.ask(2)
-    cluster.wait_begun(1)
-    cluster.shared.close()
-    assert second.cancelled()
-    cluster.over.set()
-    assert first.result(10) == 1
-    assert cluster.jobs == [[1]]
 
 
 def test_a_piece_that_fails_fails_no_other_one_of_its_job() -> None:
