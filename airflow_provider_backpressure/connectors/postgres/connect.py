@@ -15,8 +15,8 @@ from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, is_lost
 from airflow_provider_backpressure.connectors.postgres.predicates import Cursor, literal
-from airflow_provider_backpressure.core.alarms import set_alarm
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.timers import start_timer
 from airflow_provider_backpressure.exceptions import strip_frames
 
 Settings = Mapping[str, str | sql.Composable]
@@ -362,11 +362,11 @@ def _hung_up(connection: Connection, seconds: float | None) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    alarm = set_alarm(seconds, partial(_hang_up, connection.pgconn.socket))
+    timer = start_timer(seconds, partial(_hang_up, connection.pgconn.socket))
     try:
         yield
     finally:
-        alarm.cancel()
+        timer.cancel()
 
 
 def _hang_up(descriptor: int) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.alarms import Alarm, set_alarm
 from airflow_provider_backpressure.core.gate.activity import HEARTBEAT_SECONDS, Activity, Step
 from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
 from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.timers import Timer, start_timer
 
 LINE_SECONDS = 10.0
 """Most seconds between two lines of a task that works."""
@@ -32,14 +32,14 @@ class Heartbeat:
     line_seconds: float = LINE_SECONDS
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread = field(init=False)
-    _alarm: Alarm | None = None
+    _timer: Timer | None = None
     _beaten: Activity | None = None
 
     def __enter__(self) -> "Heartbeat":
         """Beat again and again."""
         self._thread = threading.Thread(target=self._run, name="backpressure-heartbeat", daemon=True)
         if self.delay:
-            self._alarm = set_alarm(self.delay, self._thread.start)
+            self._timer = start_timer(self.delay, self._thread.start)
         else:
             self._thread.start()
         return self
@@ -47,8 +47,8 @@ class Heartbeat:
     def __exit__(self, kind: object, *_: object) -> None:
         """End, but do not wait long: a ledger may be frozen."""
         self._over.set()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._thread.ident is not None:
             self._thread.join(self.tick)
         # What was planned is kept together with what follows.

@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from airflow_provider_backpressure.core.alarms import Alarm, set_alarm
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import (
     complete,
@@ -21,6 +20,7 @@ from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.lag import Course, Sight
 from airflow_provider_backpressure.core.progress.source_position import Seen, whose
+from airflow_provider_backpressure.core.timers import Timer, start_timer
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 log = logging.getLogger(__name__)
@@ -121,14 +121,14 @@ class Observation:
     """Seconds before the first look: what is over by then needs none."""
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread = field(init=False)
-    _alarm: Alarm | None = None
+    _timer: Timer | None = None
     _next_prune: float = 0.0
 
     def __enter__(self) -> "Observation":
         """Begin to look."""
         self._thread = threading.Thread(target=self._run, name="backpressure-observer", daemon=True)
         if self.delay:
-            self._alarm = set_alarm(self.delay, self._thread.start)
+            self._timer = start_timer(self.delay, self._thread.start)
         else:
             self._thread.start()
         return self
@@ -136,8 +136,8 @@ class Observation:
     def __exit__(self, *_: object) -> None:
         """End after the look that is under way, but do not wait long for it: a source may be frozen."""
         self._over.set()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._thread.ident is not None:
             self._thread.join(self.observer.interval / 5)
         with nobodys_error("What is committed is not seen now"):

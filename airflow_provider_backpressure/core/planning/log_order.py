@@ -13,8 +13,8 @@ from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 _WRITTEN_ONE_WAY = re.compile(r"smallint|integer|bigint|date|uuid|bytea|text|character( varying)?(\(\d+\))?")
-"""Types of which the values that a target takes for equal are the same to who cuts keys into parts: see
-``connectors/kafka/tasks/key_parts.py``. Others are written in several ways, as ``1.0`` and ``1.00``."""
+"""Types whose equal values have one written form, so that they are hashed to one part (``kafka/tasks/key_parts.py``).
+Values of other types have several: ``1.0`` and ``1.00``."""
 
 
 def put_in_order(ranges: Iterable[PlannedRange], snapshot: Snapshot) -> Iterator[PlannedRange]:

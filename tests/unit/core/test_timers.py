@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from airflow_provider_backpressure.core import alarms as module
-from airflow_provider_backpressure.core.alarms import Alarms, set_alarm
+from airflow_provider_backpressure.core import timers as module
+from airflow_provider_backpressure.core.timers import Timers, start_timer
 from tests.support.waiting import until
 
-NAME = "backpressure-alarms"
+NAME = "backpressure-timers"
 
 
 def list_threads() -> list[threading.Thread]:
@@ -19,32 +19,32 @@ def list_threads() -> list[threading.Thread]:
 
 def test_calls_are_made_when_they_are_due() -> None:
     """In the order of their times, whatever the order in which they were asked for."""
-    alarms, made = Alarms(), []
+    timers, made = Timers(), []
     for seconds in (0.3, 0.1, 0.2):
-        alarms.set(seconds, lambda seconds=seconds: made.append(seconds))  # type: ignore[misc]
+        timers.set(seconds, lambda seconds=seconds: made.append(seconds))  # type: ignore[misc]
     until(lambda: len(made) == 3)
     assert made == [0.1, 0.2, 0.3]
 
 
 def test_one_thread_waits_for_all_and_ends_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, alarms = len(list_threads()), Alarms()
-    every = [alarms.set(60 + number, lambda: None) for number in range(100)]
+    before, timers = len(list_threads()), Timers()
+    every = [timers.set(60 + number, lambda: None) for number in range(100)]
     assert len(list_threads()) == before + 1
-    for alarm in every:
-        alarm.cancel()
+    for timer in every:
+        timer.cancel()
     # The next one wakes the thread up, which finds nothing else.
-    alarms.set(0.0, lambda: None)
+    timers.set(0.0, lambda: None)
     until(lambda: len(list_threads()) == before)
     made = threading.Event()
-    alarms.set(0.0, made.set)
+    timers.set(0.0, made.set)
     assert made.wait(10)
 
 
 def test_what_was_called_off_never_comes() -> None:
-    alarms, made, over = Alarms(), [], threading.Event()
-    alarm = alarms.set(0.1, lambda: made.append(1))
-    alarms.set(0.3, over.set)
-    alarm.cancel()
+    timers, made, over = Timers(), [], threading.Event()
+    timer = timers.set(0.1, lambda: made.append(1))
+    timers.set(0.3, over.set)
+    timer.cancel()
     assert over.wait(10)
     assert made == []
 
@@ -58,32 +58,32 @@ def test_calling_off_waits_for_a_call_that_is_under_way() -> None:
         may_end.wait(10)
         ended.set()
 
-    alarm = Alarms().set(0.0, work)
+    timer = Timers().set(0.0, work)
     assert begun.wait(10)
     threading.Timer(0.2, may_end.set).start()
-    alarm.cancel()
+    timer.cancel()
     assert ended.is_set()
 
 
 def test_a_call_that_fails_keeps_no_other_one_from_coming(caplog: pytest.LogCaptureFixture) -> None:
-    alarms, made = Alarms(), threading.Event()
-    alarms.set(0.0, lambda: 1 // 0)
-    alarms.set(0.1, made.set)
+    timers, made = Timers(), threading.Event()
+    timers.set(0.0, lambda: 1 // 0)
+    timers.set(0.1, made.set)
     assert made.wait(10)
     assert "What was due has failed" in caplog.text
 
 
-def test_a_forked_child_has_alarms_of_its_own() -> None:
+def test_a_forked_child_has_timers_of_its_own() -> None:
     """The parent's thread is not there, and its lock may be held."""
-    kept = set_alarm(60.0, lambda: None)
+    kept = start_timer(60.0, lambda: None)
     fork = multiprocessing.get_context("fork")
     made = fork.Event()
 
     def work() -> None:
-        set_alarm(0.0, made.set)
+        start_timer(0.0, made.set)
         time.sleep(10)
 
-    with module._alarms._changed:
+    with module._timers._changed:
         child = fork.Process(target=work, daemon=True)
         child.start()
     try:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Alarm:
+class Timer:
     """One call to come."""
 
     _call: Callable[[], object] | None
@@ -27,7 +27,7 @@ class Alarm:
         with self._lock:
             self._call = None
 
-    def ring(self) -> None:
+    def fire(self) -> None:
         """Make the call, unless it was called off or made already."""
         with self._lock:
             call, self._call = self._call, None
@@ -44,34 +44,34 @@ class Alarm:
         return self._call is None
 
 
-class Alarms:
-    """Alarms by the time when they are due. Threads may share it."""
+class Timers:
+    """Timers by the time when they are due. Threads may share it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Alarm]] = []
+        self._due: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._running = False
 
-    def set(self, seconds: float, call: Callable[[], object]) -> Alarm:
+    def set(self, seconds: float, call: Callable[[], object]) -> Timer:
         """Let ``call`` be made after so many seconds. It holds up all others, and so must not wait."""
-        alarm, at = Alarm(_call=call), time.monotonic() + seconds
+        timer, at = Timer(_call=call), time.monotonic() + seconds
         with self._changed:
-            heapq.heappush(self._due, (at, next(self._numbers), alarm))
+            heapq.heappush(self._due, (at, next(self._numbers), timer))
             if not self._running:
                 # In this order: a signal may raise in between, and no thread would be begun after that.
-                threading.Thread(target=self._run, name="backpressure-alarms", daemon=True).start()
+                threading.Thread(target=self._run, name="backpressure-timers", daemon=True).start()
                 self._running = True
-            elif self._due[0][2] is alarm:
+            elif self._due[0][2] is timer:
                 self._changed.notify()
-        return alarm
+        return timer
 
     def _run(self) -> None:
-        while (alarm := self._wait()) is not None:
-            alarm.ring()
+        while (timer := self._wait()) is not None:
+            timer.fire()
 
-    def _wait(self) -> Alarm | None:
-        """Return the next alarm once it is due; ``None`` where there is none, which ends the thread."""
+    def _wait(self) -> Timer | None:
+        """Return the next timer once it is due; ``None`` where there is none, which ends the thread."""
         with self._changed:
             while True:
                 while self._due and self._due[0][2].is_off:
@@ -85,18 +85,18 @@ class Alarms:
                 self._changed.wait(left)
 
 
-_alarms = Alarms()
+_timers = Timers()
 
 
-def set_alarm(seconds: float, call: Callable[[], object]) -> Alarm:
+def start_timer(seconds: float, call: Callable[[], object]) -> Timer:
     """Let ``call`` be made in this process after so many seconds, in another thread; it must not wait."""
-    return _alarms.set(seconds, call)
+    return _timers.set(seconds, call)
 
 
-def _begin_anew() -> None:
+def _reset() -> None:
     # A child that was forked has none of its parent's threads, and may have one of its locks held for ever.
-    global _alarms
-    _alarms = Alarms()
+    global _timers
+    _timers = Timers()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset)
