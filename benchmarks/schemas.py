@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 import requests
+from pyspark.sql.connect.session import SparkSession
 from rich.console import Console
 
 from airflow_provider_backpressure.core.gate.queue import CONCURRENCY
@@ -38,6 +39,7 @@ PEERS = {"dlt": "dlt", "pgcopydb": "pgcopydb, into empty tables"}
 TABLE = "CREATE TABLE {} (id bigint PRIMARY KEY, amount numeric, comment text, at timestamptz)"
 """What the tables of the source are."""
 DAG_ID = "schemas"
+LARGE_ROWS = 1_000_000
 DATABASES = ("airflow", "ledger", "shop", "warehouse")
 DAG = f"""
 from airflow.sdk import DAG
@@ -63,6 +65,8 @@ class Figures:
     tables: int
     rows: int
     """Of each table."""
+    large: int = 0
+    """Tables of :data:`LARGE_ROWS` beside them."""
     tasks: dict[str, float]
     """Seconds of each task instance."""
     wall_seconds: float
@@ -83,6 +87,8 @@ class PeerFigures:
     tables: int
     rows: int
     """Of each table."""
+    large: int = 0
+    """Tables of :data:`LARGE_ROWS` beside them."""
     wall_seconds: float
     cpu_seconds: dict[str, float]
     """Of PostgreSQL, and of the tool."""
@@ -113,18 +119,24 @@ def connect(server: Server, name: str) -> "psycopg.Connection[tuple[Any, ...]]":
     )
 
 
-def fill(server: Server, tables: int, rows: int) -> None:
+def size_tables(tables: int, rows: int, large: int = 0) -> dict[str, int]:
+    """Return the rows of each table of the source, the large ones last, by its name."""
+    sizes = [rows] * tables + [LARGE_ROWS] * large
+    return {f"t{number:04}": size for number, size in enumerate(sizes)}
+
+
+def fill(server: Server, sizes: dict[str, int]) -> None:
     """Make the databases, and the tables of the source."""
     with closing(connect(server, "postgres")) as link:
         for name in DATABASES:
             link.execute(f"CREATE DATABASE {name}")
     with closing(connect(server, "shop")) as link:
-        for number in range(tables):
+        for name, rows in sizes.items():
             link.execute(
-                f"CREATE TABLE t{number:04} AS SELECT i AS id, i * 1.25::numeric(15,2) AS amount, "
+                f"CREATE TABLE {name} AS SELECT i AS id, i * 1.25::numeric(15,2) AS amount, "
                 f"md5(i::text) AS comment, now() AS at FROM generate_series(1::bigint, {rows}) i"
             )
-            link.execute(f"ALTER TABLE t{number:04} ADD PRIMARY KEY (id)")
+            link.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
         link.execute("ANALYZE")
 
 
@@ -180,37 +192,39 @@ def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> dict[str, fl
     return {name: round(seconds, 1) for name, seconds in found.items()}
 
 
-def run_peer(server: Server, side: str, tables: int, rows: int, home: Path) -> PeerFigures:
+def run_peer(server: Server, side: str, tables: int, rows: int, large: int, home: Path) -> PeerFigures:
     """Let another tool copy all tables of the source, and see that all rows arrived."""
+    sizes = size_tables(tables, rows, large)
     with closing(connect(server, "postgres")) as link:
         link.execute(f"CREATE DATABASE {side}")
-    order = make_order(server, source="shop", sink=side, table="", rows=tables * rows, folder=home / side)
+    order = make_order(server, source="shop", sink=side, table="", rows=sum(sizes.values()), folder=home / side)
     if side == "pgcopydb":
         with closing(connect(server, side)) as link:
-            for number in range(tables):
-                link.execute(TABLE.format(f"t{number:04}"))
+            for name in sizes:
+                link.execute(TABLE.format(name))
     one: Side = Pgcopydb(order) if side == "pgcopydb" else Peer(side, order)
     spent = read_child_seconds()
     with Accounts({"PostgreSQL": server.pid or 0}, own=["PostgreSQL"]) as accounts:
         one.run()
     cpu = {"PostgreSQL": accounts.trees["PostgreSQL"].cpu_seconds, "tool": read_child_seconds() - spent}
-    check_rows(server, side, "public" if side == "pgcopydb" else SCHEMA, tables, rows)
+    check_rows(server, side, "public" if side == "pgcopydb" else SCHEMA, sizes)
     return PeerFigures(
         side=side,
         tables=tables,
         rows=rows,
+        large=large,
         wall_seconds=round(accounts.seconds, 1),
         cpu_seconds={name: round(seconds, 1) for name, seconds in cpu.items()},
     )
 
 
-def check_rows(server: Server, name: str, schema: str, tables: int, rows: int) -> None:
+def check_rows(server: Server, database_name: str, schema: str, sizes: dict[str, int]) -> None:
     """Raise where a target does not hold as many rows as its source."""
-    with closing(connect(server, name)) as link:
-        for number in range(tables):
-            (count,) = link.execute(f"SELECT count(*) FROM {schema}.t{number:04}").fetchone() or (0,)
+    with closing(connect(server, database_name)) as link:
+        for name, rows in sizes.items():
+            (count,) = link.execute(f"SELECT count(*) FROM {schema}.{name}").fetchone() or (0,)
             if count != rows:
-                raise SystemExit(f"{schema}.t{number:04} holds {count} of {rows} rows.")
+                raise SystemExit(f"{schema}.{name} holds {count} of {rows} rows.")
 
 
 def count_jobs(ui_url: str | None) -> int:
@@ -221,13 +235,13 @@ def count_jobs(ui_url: str | None) -> int:
     return max((int(job["jobId"]) for job in jobs), default=-1) + 1
 
 
-def measure(server: Server, tables: int, rows: int, **more: Any) -> Figures:
+def measure(server: Server, tables: int, rows: int, large: int, **more: Any) -> Figures:
     """Return the figures of the run that has ended, as Airflow's own tables have them; see that all rows arrived."""
     with closing(connect(server, "airflow")) as link:
         found = link.execute(
             "SELECT task_id, map_index, start_date, end_date, state FROM task_instance ORDER BY start_date"
         ).fetchall()
-    check_rows(server, "warehouse", SCHEMA, tables, rows)
+    check_rows(server, "warehouse", SCHEMA, size_tables(tables, rows, large))
     if {state for *_, state in found} != {"success"}:
         raise SystemExit(f"Tasks have failed: {found}")
     names = {f"{task_id}[{index}]" if index >= 0 else task_id: (start, end) for task_id, index, start, end, _ in found}
@@ -235,6 +249,7 @@ def measure(server: Server, tables: int, rows: int, **more: Any) -> Figures:
     return Figures(
         tables=tables,
         rows=rows,
+        large=large,
         tasks={name: round((end - start).total_seconds(), 1) for name, (start, end) in names.items()},
         wall_seconds=round((last - first).total_seconds(), 1),
         **more,
@@ -248,7 +263,8 @@ def compare(every: list[Figures], peers: list[PeerFigures]) -> list[str]:
     named: list[tuple[str, Figures | PeerFigures]] = [("ours, verified", found) for found in every]
     named += [(PEERS[found.side], found) for found in peers]
     lines = [
-        (words, f"{found.tables:,}", f"{found.wall_seconds:,.1f}", *_share(found.cpu_seconds)) for words, found in named
+        (words, f"{found.tables + found.large:,}", f"{found.wall_seconds:,.1f}", *_share(found.cpu_seconds))
+        for words, found in named
     ]
     head = ("side", "tables", "all in s", "CPU s of PostgreSQL", "of all others")
     about = "Other tools from their begin to their end, without a comparison of rows:\n"
@@ -264,7 +280,7 @@ def section(every: list[Figures], peers: list[PeerFigures], about: dict[str, str
     """Return the figures as Markdown."""
     sides = f" --sides {' '.join([OURS, *dict.fromkeys(found.side for found in peers)])}" if peers else ""
     head = (
-        *("tables", "rows of each", "tokens", "task instances", "Spark jobs"),
+        *("tables", "rows of each", "large ones", "tokens", "task instances", "Spark jobs"),
         *("planned in s", "drained in s", "verified in s", "all in s"),
         *("CPU s of PostgreSQL", "of Spark", "of Airflow"),
     )
@@ -272,6 +288,7 @@ def section(every: list[Figures], peers: list[PeerFigures], about: dict[str, str
         (
             f"{found.tables:,}",
             f"{found.rows:,}",
+            str(found.large),
             str(found.tokens),
             str(len(found.tasks)),
             f"{found.jobs:,}",
@@ -282,7 +299,8 @@ def section(every: list[Figures], peers: list[PeerFigures], about: dict[str, str
         for found in every
     ]
     commands = [
-        f"python -m benchmarks.schemas --tables {found.tables} --rows {found.rows} --tokens {found.tokens}{sides}"
+        f"python -m benchmarks.schemas --tables {found.tables} --rows {found.rows} --large {found.large} "
+        f"--tokens {found.tokens}{sides}"
         for found in every
     ]
     return "\n".join(
@@ -290,7 +308,8 @@ def section(every: list[Figures], peers: list[PeerFigures], about: dict[str, str
             "PostgreSQL to PostgreSQL, each table with a key and four columns, from one",
             "[declaration](../howto/several-tables.md) with a pattern and default budget; source, target, ledger,",
             "Airflow and Spark share the machine. Airflow's own time between tasks is in its CPU, not in the seconds.",
-            "Task instances do not grow with the tables; seconds do, and with whatever else the machine does.",
+            f"Large tables have {LARGE_ROWS:,} rows. Spark is up, and has run a small job before. Task instances do",
+            "not grow with the tables; seconds do, and with whatever else the machine does.",
             "\n```sh",
             *commands,
             "```\n",
@@ -302,19 +321,32 @@ def section(every: list[Figures], peers: list[PeerFigures], about: dict[str, str
     )
 
 
-def run_ours(services: Services, servers: dict[str, Server], log: Path, tables: int, rows: int, tokens: int) -> Figures:
+def warm(spark: Server) -> None:
+    """Let Spark run a job, as a cluster in use has: the first one loads and compiles for ten seconds."""
+    session = SparkSession.builder.remote(spark.url).create()
+    try:
+        session.range(2).mapInArrow(lambda batches: batches, "id long").count()
+    finally:
+        session.stop()
+
+
+def run_ours(
+    services: Services, servers: dict[str, Server], log: Path, tables: int, rows: int, large: int, tokens: int
+) -> Figures:
     """Let Airflow copy and verify all tables of the source."""
     postgres, spark = servers["postgres"], servers["connect"]
+    before = count_jobs(spark.ui_url)
     airflow = install(services.guest("airflow"), postgres, spark)
     allow(airflow, tokens)
     began = time.monotonic()
     cpu = run(airflow, log, {"PostgreSQL": postgres, "Spark": spark})
     console.print(f"airflow dags test: {time.monotonic() - began:.1f} s")
-    return measure(postgres, tables, rows, tokens=tokens, cpu_seconds=cpu, jobs=count_jobs(spark.ui_url))
+    jobs = count_jobs(spark.ui_url) - before
+    return measure(postgres, tables, rows, large, tokens=tokens, cpu_seconds=cpu, jobs=jobs)
 
 
 def run_standalone(
-    services: Services, servers: dict[str, Server], tables: int, rows: int, tokens: int
+    services: Services, servers: dict[str, Server], tables: int, rows: int, large: int, tokens: int
 ) -> standalone.Turnaround:
     """Let a whole Airflow copy and verify all tables of the source, and see that all rows arrived."""
     postgres = servers["postgres"]
@@ -322,10 +354,10 @@ def run_standalone(
     allow(airflow, tokens)
     try:
         with closing(connect(postgres, "airflow")) as link:
-            found = standalone.run(airflow, link, DAG_ID, tables, rows)
+            found = standalone.run(airflow, link, DAG_ID, tables=tables, rows=rows, large=large, tokens=tokens)
     finally:
         airflow.stop()
-    check_rows(postgres, "warehouse", SCHEMA, tables, rows)
+    check_rows(postgres, "warehouse", SCHEMA, size_tables(tables, rows, large))
     return found
 
 
@@ -334,9 +366,11 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
     parser.add_argument("--tables", type=int, nargs="+", default=[1_000])
     parser.add_argument("--rows", type=int, default=1_000, help="of each table")
+    parser.add_argument("--large", type=int, default=0, help=f"tables of {LARGE_ROWS:,} rows beside them")
     parser.add_argument("--tokens", type=int, default=CONCURRENCY, help="tables that are drained at once")
     parser.add_argument("--sides", nargs="+", choices=[OURS, *PEERS], default=[OURS], help="who copies the tables")
     parser.add_argument("--standalone", action="store_true", help="from trigger to verified in airflow standalone")
+    parser.add_argument("--cold", action="store_true", help="Spark has not run a job before")
     parser.add_argument("--log", type=Path, help="write here what Airflow prints")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args(words)
@@ -346,22 +380,24 @@ def main(words: list[str] | None = None) -> int:
             services = Services(Path(home), owner_pid=os.getpid())
             try:
                 servers = services.up("postgres", "connect")
-                fill(servers["postgres"], tables, wanted.rows)
+                fill(servers["postgres"], size_tables(tables, wanted.rows, wanted.large))
                 log = wanted.log or Path(home) / "log"
+                if not wanted.cold:
+                    warm(servers["connect"])
                 if wanted.standalone:
-                    turns.append(run_standalone(services, servers, tables, wanted.rows, wanted.tokens))
+                    turns.append(run_standalone(services, servers, tables, wanted.rows, wanted.large, wanted.tokens))
                     _print(turns[-1])
                     continue
                 if OURS in wanted.sides:
-                    every.append(run_ours(services, servers, log, tables, wanted.rows, wanted.tokens))
+                    every.append(run_ours(services, servers, log, tables, wanted.rows, wanted.large, wanted.tokens))
                     _print(every[-1])
                 for side in (side for side in PEERS if side in wanted.sides):
-                    peers.append(run_peer(servers["postgres"], side, tables, wanted.rows, Path(home)))
+                    peers.append(run_peer(servers["postgres"], side, tables, wanted.rows, wanted.large, Path(home)))
                     _print(peers[-1])
             finally:
                 services.down(remove=True)
     if wanted.write_docs and turns:
-        page.write(standalone.HEADING, standalone.section(turns, about))
+        page.write(standalone.HEADING, standalone.section(turns, about, cold=wanted.cold))
     elif wanted.write_docs:
         page.write(HEADING, section(every, peers, about))
     return 0

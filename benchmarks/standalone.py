@@ -33,6 +33,10 @@ class Turnaround:
     tables: int
     rows: int
     """Of each table."""
+    large: int = 0
+    """Larger tables beside them."""
+    tokens: int
+    """Tables that were drained at once."""
     seconds: float
     """From the trigger until the last task has ended: every table is verified."""
     waited: dict[str, float]
@@ -41,9 +45,7 @@ class Turnaround:
     """Seconds of each task instance."""
 
 
-def run(
-    airflow: Airflow, link: "psycopg.Connection[tuple[Any, ...]]", dag_id: str, tables: int, rows: int
-) -> Turnaround:
+def run(airflow: Airflow, link: "psycopg.Connection[tuple[Any, ...]]", dag_id: str, **about: int) -> Turnaround:
     """Start Airflow, trigger the DAG once, and return its times; ``SystemExit`` where a task has failed."""
     airflow.start()
     airflow.wait_for_dag(dag_id)
@@ -58,13 +60,13 @@ def run(
         (triggered,) = cursor.execute(_TRIGGERED, (dag_id, run_id)).fetchone() or (None,)
         found = cursor.execute(_TIMES, (dag_id, run_id)).fetchall()
     assert isinstance(triggered, datetime), "the run was triggered"
-    return measure(triggered, found, tables, rows)
+    return measure(triggered, found, **about)
 
 
-def measure(triggered: datetime, found: list[tuple[Any, ...]], tables: int, rows: int) -> Turnaround:
+def measure(triggered: datetime, found: list[tuple[Any, ...]], **about: int) -> Turnaround:
     """Return the figures of a run whose task instances, in the order of their start, had these times.
 
-    ``found``: name, map index, start and end of each.
+    ``found``: name, map index, start and end of each. ``about``: what the run had to do.
     """
     waited, tasks, before = {}, {}, triggered
     for task_id, index, start, end in found:
@@ -73,16 +75,21 @@ def measure(triggered: datetime, found: list[tuple[Any, ...]], tables: int, rows
         tasks[name] = round((end - start).total_seconds(), 1)
         before = max(before, end)
     seconds = round((before - triggered).total_seconds(), 1)
-    return Turnaround(tables=tables, rows=rows, seconds=seconds, waited=waited, tasks=tasks)
+    return Turnaround(**about, seconds=seconds, waited=waited, tasks=tasks)
 
 
-def section(every: list[Turnaround], about: dict[str, str]) -> str:
+def section(every: list[Turnaround], about: dict[str, str], *, cold: bool) -> str:
     """Return the figures as Markdown."""
-    head = ("tables", "rows of each", "planned in s", "drained in s", "verified in s", "between tasks in s", "all in s")
+    head = (
+        *("tables", "rows of each", "large ones", "tokens"),
+        *("planned in s", "drained in s", "verified in s", "between tasks in s", "all in s"),
+    )
     lines = [
         (
             f"{found.tables:,}",
             f"{found.rows:,}",
+            str(found.large),
+            str(found.tokens),
             *(f"{seconds:,.1f}" for seconds in found.tasks.values()),
             f"{sum(found.waited.values()):,.1f}",
             f"{found.seconds:,.1f}",
@@ -90,13 +97,16 @@ def section(every: list[Turnaround], about: dict[str, str]) -> str:
         for found in every
     ]
     commands = [
-        f"python -m benchmarks.schemas --standalone --tables {found.tables} --rows {found.rows}" for found in every
+        f"python -m benchmarks.schemas --standalone --tables {found.tables} --rows {found.rows} "
+        f"--large {found.large} --tokens {found.tokens}{' --cold' if cold else ''}"
+        for found in every
     ]
     return "\n".join(
         [
             "PostgreSQL to PostgreSQL, by one task group, from the trigger of the run to verified tables. Scheduler,",
             "API server, triggerer and the processor of DAG files share the machine with all servers, and the session",
-            "in Spark is a new one. What is between tasks is Airflow's own.",
+            f"in Spark is a new one; Spark has {'not run a job' if cold else 'run a small job'} before. What is",
+            "between tasks is Airflow's own.",
             "\n```sh",
             *commands,
             "```\n",

@@ -41,8 +41,8 @@ MAX_TASKS = 1024
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
 DONE = (Verdict.UNCHANGED, Verdict.MOVED)
 """Verdicts that leave nothing to do."""
-PLANNED_AT_ONCE = 8
-"""Tables of one task that are planned at once; each has a connection to source and target."""
+PLANNED_AT_ONCE = 4
+"""Tables of one task that are planned at once; each has a connection to source and target. More wait for Python."""
 RESTART, FORETELL, ALLOW_DELETES = "restart", "plan", "allow_deletes"
 """What a run may be triggered for by its ``backpressure``."""
 PLANNED_BY = "_backpressure_planned_by"

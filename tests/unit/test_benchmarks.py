@@ -341,7 +341,7 @@ def test_the_time_between_tasks_is_kept_apart_from_theirs() -> None:
     found = [
         (name, index, *(begun + timedelta(seconds=at) for at in (start, end))) for name, index, start, end in spans
     ]
-    made = standalone.measure(begun, found, 5, 60_000)
+    made = standalone.measure(begun, found, tables=5, rows=60_000, tokens=4)
     assert made.tasks == {"plan": 4.0, "drain[0]": 11.0, "drain[1]": 8.0, "verify": 3.5}
     assert made.waited == {"plan": 2.0, "drain[0]": 3.0, "drain[1]": 0.0, "verify": 1.5}
     assert made.seconds == 25.0

@@ -263,8 +263,9 @@ _PLAN_SCHEMAS = sql.SQL(
     SELECT n.nspname
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = %s AND c.relkind = 'r' AND c.relpersistence <> 't'
-      AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique)
-      AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'target' AND NOT a.attisdropped)
+      AND (SELECT count(*) FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique) > 0
+      AND (SELECT count(*) FROM pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attname = 'target' AND NOT a.attisdropped) > 0
       AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
     """
 )

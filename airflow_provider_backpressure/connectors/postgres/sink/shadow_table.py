@@ -103,12 +103,14 @@ _OID = sql.SQL(
     " WHERE n.nspname = %s AND c.relname = %s"
 )
 _PUBLISHED = sql.SQL("SELECT pubname FROM pg_publication_tables WHERE schemaname = %s AND tablename = %s")
+# By a range of names, which the catalogue's index finds: a schema may hold thousands of tables.
 _SHADOWS = sql.SQL(
     """
     SELECT c.relname
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = %(schema)s AND c.relkind = 'r' AND starts_with(c.relname, %(prefix)s)
+    WHERE n.nspname = %(schema)s AND c.relkind = 'r'
+      AND c.relname > %(prefix)s::name AND c.relname < (%(prefix)s || '~')::name
       AND length(c.relname) = %(length)s AND pg_has_role(c.relowner, 'USAGE')
     """
 )

@@ -174,13 +174,14 @@ def _read_estimate(rows: Sequence[Row]) -> tuple[int, float]:
 
 
 # A long value counts in the planner's width as the pointer to where it lies: what lies there is spread over the rows.
+# The numbers are one array: otherwise every relation of a large database is looked at, for each table.
 _STORAGE = sql.SQL(
     """
     SELECT coalesce(sum(pg_relation_size(nullif(c.reltoastrelid, 0))), 0)::bigint,
            coalesce(bool_and(c.reltuples > 0 OR pg_relation_size(c.oid) = 0), true)
     FROM pg_class c
-    WHERE c.oid = %(oid)s AND c.relkind = 'r'
-       OR c.oid IN (SELECT p.relid FROM pg_partition_tree(%(oid)s) p WHERE p.isleaf)
+    WHERE c.oid = ANY (ARRAY(SELECT %(oid)s::oid UNION SELECT p.relid FROM pg_partition_tree(%(oid)s) p WHERE p.isleaf))
+      AND (c.relkind = 'r' OR c.oid <> %(oid)s)
     """
 )
 _SAMPLE = """
