@@ -44,7 +44,7 @@ NAMED = 20
 """Most ranges that are named in the error; the log has them all."""
 
 
-VERIFIED_AT_ONCE = 16
+VERIFIED_AT_ONCE = 8
 """Tables of one task that are verified at once; each has a connection to the target."""
 
 

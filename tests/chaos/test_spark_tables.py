@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
@@ -73,6 +74,16 @@ def machines(stage: Stage, catalog: Path) -> Iterator[Stage]:
     stage.services.down(name, "standalone")
 
 
+@pytest.fixture(scope="module")
+def narrow(stage: Stage, catalog: Path) -> Iterator[Stage]:
+    """A server with the connectors on two machines of one core: each of them runs one task at a time."""
+    name, conf = "connect:narrow-lakes", make_connector_conf(catalog)
+    options = {"master": "standalone", "workers": 2, "worker_cores": 1, "worker_memory": "700m", "apart": True}
+    stage.services.up(name, jars=(), spark_conf={**QUICK, **SMALL, **conf}, **options)
+    yield stage.on(name)
+    stage.services.down(name, "standalone")
+
+
 def compose(
     stage: Stage, catalog: Path, format_: str, mode: str = "append", **more: Any
 ) -> tuple[Composed, lakes.Cluster]:
@@ -88,6 +99,13 @@ def check(stage: Stage, composed: Composed, planned: Planned, cluster: lakes.Clu
     oracle.check_lake(composed, planned)
     composed.finish()
     assert cluster.list_branches(composed.into) <= {"main"}
+
+
+def find_executor(reader: Pass) -> int:
+    """Return the process of the executor whose worker has passed a step."""
+    daemon = psutil.Process(reader.pid).parent()
+    assert daemon is not None
+    return daemon.ppid()
 
 
 def strike(lives: Lives, victim: Victim, held: Pass) -> None:
@@ -123,22 +141,30 @@ def test_whoever_is_killed_every_row_arrives_once(
     check(local, composed, planned, cluster)
 
 
-@pytest.mark.statement("K1", "X1", "X2")
+@pytest.mark.statement("S2", "K1", "X1", "X2")
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
 @pytest.mark.fault(5)
-def test_an_executor_is_killed(machines: Stage, catalog: Path, format_: str, folder: Path) -> None:
-    """K1, X1, X2: rows that it had materialised are gone with it, and are read again."""
-    composed, cluster = compose(machines, catalog, format_, tasks=2)
-    planned = machines.plan(composed)
-    machines.arm(BEFORE, Action.WAIT, DRAW.number)
-    with living(machines, composed, folder) as lives:
+def test_a_range_is_read_by_several_executors_and_one_is_killed(
+    narrow: Stage, catalog: Path, format_: str, folder: Path
+) -> None:
+    """S2, K1, X1, X2: each reads one piece. Rows that the killed one had materialised are gone with it, and are read
+
+    again; those of the other one are not doubled.
+    """
+    composed, cluster = compose(narrow, catalog, format_, tasks=2)
+    # No other range takes a core meanwhile.
+    composed = replace(composed, budget=replace(composed.budget, credits=1))
+    planned = narrow.plan(composed)
+    narrow.arm(BEFORE, Action.WAIT, DRAW.number)
+    with living(narrow, composed, folder) as lives:
         held = lives.reached(BEFORE, DRAW.number)
-        reader = next(one for one in oracle.copied(machines.journal()) if one.tag == held.tag)
-        machines.kill(Victim.EXECUTOR, reader)
-        machines.disarm()
+        readers = {find_executor(one): one for one in oracle.copied(narrow.journal()) if one.tag == held.tag}
+        assert len(readers) == 2
+        narrow.kill(Victim.EXECUTOR, next(iter(readers.values())))
+        narrow.disarm()
         lives.to_the_end()
         assert lives.number == 1, "an executor that is lost ends no lane"
-    check(machines, composed, planned, cluster)
+    check(narrow, composed, planned, cluster)
 
 
 @pytest.mark.statement("K1", "X1", "X2")
