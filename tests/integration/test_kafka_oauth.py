@@ -34,8 +34,6 @@ from tests.support.processes import Processes
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.statement("R6"),
-    # Of kafka-python, when it is imported.
-    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
 ]
 
 CLIENT = "reader"

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 
+from airflow_provider_backpressure.connectors.kafka.source.offsets import Marks
+from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
+from airflow_provider_backpressure.connectors.kafka.tasks import read as kafka_task
 from airflow_provider_backpressure.connectors.kafka.tasks.read import read as read_topic
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -729,6 +733,83 @@ def test_bad_records_are_kept_aside_by_their_offset(stage: Stage) -> None:
     assert kept[0][1].startswith("its value is no JSON")
     assert kept[1][1] == "its value is no UTF-8"
     assert (json.loads(kept[0][2])["value"], json.loads(kept[1][2])["base64"]) == ("{'no': 1}", "/w==")
+
+
+class _OddName(str):
+    """A header's name of which a client sends bytes that are no text."""
+
+    __slots__ = ()
+
+    def encode(self, *_: str) -> bytes:
+        """Return what a text is never encoded to."""
+        return b"\xff"
+
+
+def send_with_odd_header(topic: Topic, partition: int, value: bytes, **options: Any) -> None:
+    """Write a record of which a header's name is no UTF-8."""
+    with closing(KafkaProducer(bootstrap_servers=topic.servers, **options)) as producer:
+        headers = [("good", b"1"), (_OddName("x"), b"2")]
+        producer.send(topic.name, value, b"k", headers=headers, partition=partition).get(30)
+
+
+@pytest.fixture(params=["confluent-kafka", "kafka-python"])
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tasks read by one client or the other."""
+    if request.param == "kafka-python":
+        library = pure_client.consumer, pure_client.identity, pure_client.TopicPartition
+        monkeypatch.setattr(kafka_task, "_library", lambda: library)
+
+
+@pytest.mark.statement("R4")
+@pytest.mark.fault(15)
+@pytest.mark.usefixtures("client")
+def test_a_record_whose_header_has_a_name_that_is_no_text_is_named_or_kept(stage: Stage) -> None:
+    """R4: by its place, also the last one of a partition; the others arrive. Without `headers` it arrives too."""
+    topic = stage.topic(2)
+    topic.send(0, 0, headers=[("a", b"0")])
+    send_with_odd_header(topic, 0, b"1", compression_type="gzip")
+    topic.send(0, 2, headers=[("a", b"2")])
+    send_with_odd_header(topic, 0, b"3")
+    send_with_odd_header(topic, 1, b"{")
+    refused = stage.hydration(topic)
+    with pytest.raises((SourceRefused, RangeFailed), match=r"partition [01] .* headers is no UTF-8|no JSON"):
+        refused.go()
+    assert refused.rows() == []
+
+    composed = replace(refused.composed, quarantine=3, target=f"raw.{topic.name}q")
+    hydration = replace(refused, composed=composed)
+    progress = hydration.go()
+    assert (progress.committed, progress.percent) == (5, 100.0)
+    rows = [(0, '[{"key": "a", "value": "0"}]'), (2, '[{"key": "a", "value": "2"}]')]
+    assert hydration.rows("value::text::int, headers::text") == rows
+    assert hydration.verify(Verify.FULL).equal
+    kept = hydration.sql(
+        "SELECT key::json->>'partition', key::json->>'offset', row::json->>'value', split_part(reason, ' (', 1)"
+        " FROM raw.backpressure_quarantine WHERE target = '{}' ORDER BY 1, 2"
+    )
+    odd = "a name of its headers is no UTF-8"
+    assert kept == [("0", "1", "1", odd), ("0", "3", "3", odd), ("1", "0", "{", "its value is no JSON")]
+
+    chosen = ("partition", "offset", "value")
+    reading = {"columns": chosen, "format": "raw"}
+    without = replace(refused, composed=replace(composed, target=f"raw.{topic.name}w", reading=reading))
+    without.go()
+    assert without.rows("value, 1") == [(value, 1) for value in (b"0", b"1", b"2", b"3", b"{")]
+
+
+@pytest.mark.statement("R4")
+def test_odd_names_of_headers_do_not_end_the_plan(kafka: Server) -> None:
+    """R4: the last records of many partitions are looked at, by a call that Python no longer checks after a few."""
+    topic = Topic(servers=kafka.url).create(30)
+    for partition in range(20):
+        topic.send(partition, partition, headers=[("a", b"0")])
+    for partition in range(20, 30):
+        send_with_odd_header(topic, partition, str(partition % 2).encode())
+    marks = Marks(endpoint=endpoint_of(kafka), topic=topic.name)
+    found = marks.read(dict.fromkeys(range(30), 0), dict.fromkeys(range(30), 1))
+    assert len(found) == 30
+    assert marks.find_others(found) == []
+    assert marks.find_others({28: found[29], 29: found[29]}) == [28]
 
 
 @pytest.mark.fault(15)

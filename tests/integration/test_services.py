@@ -56,7 +56,6 @@ def test_postgres_answers_with_our_settings(everything: Services) -> None:
         psycopg.connect(servers["postgres"].url.replace(servers["postgres"].password, "wrong"))
 
 
-@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's own, at import
 def test_kafka_answers(everything: Services) -> None:
     """What is written is read."""
     from kafka import KafkaConsumer, KafkaProducer

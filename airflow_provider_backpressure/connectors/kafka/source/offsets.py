@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, consumer
 from airflow_provider_backpressure.connectors.kafka.errors import translate_error
+from airflow_provider_backpressure.connectors.kafka.headers import UNREADABLE, list_headers
 from airflow_provider_backpressure.connectors.kafka.metadata import SECONDS, Questions, open_client
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import SourceUnavailable
@@ -172,7 +173,9 @@ class Mark:
     def from_record(cls, record: "Message") -> Self:
         """Return the mark of a record."""
         epoch = record.leader_epoch()
-        headers = [[name, _hex(value)] for name, value in record.headers() or ()]
+        (found,) = list_headers([record])
+        # Names that the client cannot read make no difference: such records differ by all else.
+        headers = None if found is UNREADABLE else [[name, _hex(value)] for name, value in found or ()]
         text = json.dumps([record.timestamp(), headers, _hex(record.key()), _hex(record.value())])
         return cls(
             offset=record.offset(),

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 from airflow_provider_backpressure.connectors.kafka.connect import OAUTH_LOGIN, OAUTHBEARER, login_settings
 from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, translate_error, where
+from airflow_provider_backpressure.connectors.kafka.headers import UNREADABLE, Headers
 from airflow_provider_backpressure.connectors.kafka.metadata import (
     PROPAGATION,
     is_known,
     is_same,
     topic_replaced_error,
 )
+from airflow_provider_backpressure.connectors.kafka.tasks.header_names import OddName, accept_odd_names
 from airflow_provider_backpressure.connectors.kafka.tasks.oauth import METHOD, SCOPE, TOKEN_CA, TOKENS, token_provider
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -133,8 +135,9 @@ class Message(NamedTuple):
     def value(self) -> bytes | None:
         return None if self.record.value is None else bytes(self.record.value)
 
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return list(self.record.headers) or None
+    def headers(self) -> Headers:
+        found = self.record.headers
+        return UNREADABLE if any(isinstance(name, OddName) for name, _ in found) else list(found) or None
 
     def timestamp(self) -> tuple[int, int]:
         """Return the kind, 0 where there is none, and milliseconds."""
@@ -210,6 +213,7 @@ def consumer(endpoint: Endpoint, name: str) -> Iterator[tuple[Consumer, Heard]]:
 
     with _translate(endpoint):
         client = KafkaConsumer(**settings(endpoint, name), **_READING)
+        accept_odd_names(client)
         try:
             yield Consumer(client), Heard()
         finally:

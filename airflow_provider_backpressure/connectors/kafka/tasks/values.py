@@ -11,6 +11,7 @@ import numpy
 import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE, Placeholder
+from airflow_provider_backpressure.connectors.kafka.headers import NO_UTF8, UNREADABLE, list_headers
 from airflow_provider_backpressure.connectors.kafka.record_columns import KEY, VALUE, find_key, find_values
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import MARK
 from airflow_provider_backpressure.connectors.kafka.tasks.debezium import ChangeEvents
@@ -74,6 +75,7 @@ def to_events(read: ReadSpec) -> ChangeEvents | None:
 _UNTIMED, _NO_TIMESTAMP = 0, -1
 """Kind of time that says that there is none."""
 _NULL_TIMES = 'Set bad_timestamps="null" on the source to read it as NULL. '
+_NO_HEADERS = "Leave headers out with columns= on the source to read it without them. "
 
 
 def to_batch(
@@ -109,7 +111,7 @@ def to_batch(
         made[KEY] = keys[0]
     if marks:
         made[TOMBSTONE] = pyarrow.array(deletes, pyarrow.bool_())
-    return _make_batch(records, columns, topic, made, marks=marks, null_times=null_times)
+    return _make_batch(records, columns, topic, made, marks=marks, null_times=null_times, null_headers=False)
 
 
 def _make_batch(
@@ -120,14 +122,18 @@ def _make_batch(
     *,
     marks: bool,
     null_times: bool,
+    null_headers: bool,
 ) -> pyarrow.RecordBatch:
-    """Return the columns that are made already with those that Kafka says of records."""
+    """Return the columns that are made already with those that Kafka says of records.
+
+    ``null_headers``: whether headers that no client can give are NULL.
+    """
     given: dict[str, Callable[[], pyarrow.Array]] = {
         "topic": lambda: pyarrow.repeat(buffers.text(topic), len(records)),
         "partition": lambda: _numbers(records, "partition", pyarrow.int32()),
         "offset": lambda: _numbers(records, "offset", pyarrow.int64()),
         "timestamp": lambda: _times(records, null_times=null_times),
-        "headers": lambda: _headers(records),
+        "headers": lambda: _headers(records, null_headers=null_headers),
     }
     given |= {HIDDEN_PLACE[name].name: given[name] for name in PLACE}
     names = [*(column.name for column in columns), *(each.name for each in (list_marks(columns) if marks else ()))]
@@ -208,9 +214,8 @@ def _put_aside(
 ) -> pyarrow.RecordBatch:
     """Return what Kafka says of a record, without key and value, with the reason and its position."""
     nothing = {column.name: pyarrow.nulls(1, carrier(column.type)[0]) for column in columns}
-    row = _make_batch(
-        [record], columns, topic, {**nothing, TOMBSTONE: pyarrow.repeat(buffers.FALSE, 1)}, marks=marks, null_times=True
-    )
+    made = {**nothing, TOMBSTONE: pyarrow.repeat(buffers.FALSE, 1)}
+    row = _make_batch([record], columns, topic, made, marks=marks, null_times=True, null_headers=True)
     place = {"partition": record.partition(), "offset": record.offset()}
     return _mark_rows(row, bad(reason, record.value(), place))
 
@@ -285,11 +290,15 @@ def _key_texts(records: Records) -> pyarrow.Array:
     return pyarrow.array([read_text(record, "key", record.key()) for record in records], pyarrow.string())
 
 
-def _headers(records: Records) -> pyarrow.Array:
+def _headers(records: Records, *, null_headers: bool) -> pyarrow.Array:
     """Return lists of objects, as headers have an order and may repeat; bytes that are no text are in base64."""
-    every = list(each_part(records, "headers"))
+    every = list_headers(records)
     if not any(every):
         return pyarrow.nulls(len(every), pyarrow.string())
+    unreadable = [record for record, found in zip(records, every, strict=True) if found is UNREADABLE]
+    if unreadable and not null_headers:
+        refuse(unreadable[0], NO_UTF8, _NO_HEADERS)
+    every = [None if found is UNREADABLE else found for found in every]
     texts = [json.dumps([_header(key, value) for key, value in found]) if found else None for found in every]
     return pyarrow.array(texts, pyarrow.string())
 

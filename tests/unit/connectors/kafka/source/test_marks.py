@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.headers import UNREADABLE
 from airflow_provider_backpressure.connectors.kafka.source.offsets import UNKNOWN_EPOCH, Mark
 
 
@@ -15,9 +16,13 @@ class Record:
     offset: Any = lambda: 41
     leader_epoch: Any = lambda: 3
     timestamp: Any = lambda: (1, 1_700_000_000_123)
-    headers: Any = lambda: [("trace", b"1")]
+    held: Any = (("trace", b"1"),)
     key: Any = lambda: b"k"
     value: Any = lambda: b"v"
+
+    def headers(self) -> Any:
+        """Return its headers."""
+        return self.held
 
 
 MARK = Mark.from_record(Record())  # type: ignore[arg-type]
@@ -35,8 +40,9 @@ def test_a_mark_is_kept_as_text() -> None:
     [
         {"leader_epoch": lambda: 4},
         {"timestamp": lambda: (1, 1_700_000_000_124)},
-        {"headers": lambda: None},
-        {"headers": lambda: [("trace", None)]},
+        {"held": None},
+        {"held": [("trace", None)]},
+        {"held": UNREADABLE},
         {"key": lambda: None},
         {"key": lambda: b""},
         {"value": lambda: b"w"},

@@ -15,11 +15,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceR
 from tests.support.certificates import Authority
 from tests.support.oauth import TokenServer, serving
 
-pytestmark = [
-    pytest.mark.statement("R6"),
-    # Of kafka-python, when it is imported.
-    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.statement("R6")
 
 SECRET = "s3cret-word"
 

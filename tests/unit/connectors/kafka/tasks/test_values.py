@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka.headers import NO_UTF8, UNREADABLE
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
 from airflow_provider_backpressure.connectors.kafka.tasks import json_values, values
 from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
@@ -20,6 +21,11 @@ from airflow_provider_backpressure.spark.stream_end import BAD, apart, hidden_co
 from airflow_provider_backpressure.spark.types import carrier
 
 
+def undecodable() -> UnicodeDecodeError:
+    """Return what Python raises for such a name."""
+    return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+
 @dataclass
 class Sent:
     """A record as the client has it."""
@@ -28,6 +34,7 @@ class Sent:
     keyed: bytes | None = None
     at: int = 0
     time: tuple[int, int] = (0, -1)
+    named: Any = None
 
     def value(self) -> bytes | None:
         """Its value."""
@@ -53,8 +60,16 @@ class Sent:
         """Its kind of time, here none, and milliseconds."""
         return self.time
 
-    def headers(self) -> None:
-        """No headers."""
+    def headers(self) -> Any:
+        """No headers, or a failure as that of confluent-kafka: once, with a list that has a hole from then on."""
+        if isinstance(self.named, Exception):
+            error, self.named = self.named, [None]
+            raise error
+        return self.named
+
+    def set_headers(self, headers: Any) -> None:
+        """Set headers."""
+        self.named = headers
 
 
 def batch(records: list[Sent], **values: Any) -> pyarrow.RecordBatch:
@@ -449,3 +464,31 @@ def test_a_property_named_value_is_not_the_whole(whole: bool, expected: str) -> 
     decoders = {"value": Decoder(decoding=decoding, columns=value, part="value")}
     sent = Sent(b'\0\0\0\0\7{"value": [1], "more": 2}')
     assert to_batch([sent], columns, "orders", decoders=decoders).column("value").to_pylist() == [expected]
+
+
+@pytest.mark.statement("R4")
+@pytest.mark.parametrize("failure", [SystemError, undecodable, UNREADABLE])
+def test_a_header_s_name_that_is_no_text_is_named_or_put_aside(failure: Any) -> None:
+    """R4: the record, and not what the client raises. Where headers are left out nothing is read of them."""
+
+    def records() -> list[Sent]:
+        odd = [failure() if callable(failure) else failure for _ in range(3)]
+        good = [("a", b"1")]
+        return [
+            Sent(b"1", named=good),
+            Sent(b"2", at=7, named=odd[0]),
+            Sent(b"3", named=good),
+            Sent(b"4", at=9, named=odd[1]),
+            Sent(b"{", at=10, named=odd[2]),
+            Sent(b"{", at=11, named=good),
+        ]
+
+    with pytest.raises(SourceRefused, match=r"offset 7 .* a name of its headers is no UTF-8. Leave headers out"):
+        batch(records()[:3])
+    assert batch(records()[:3], columns=("value",)).column("value").to_pylist() == ["1", "2", "3"]
+    columns = columns_of(KafkaSource(conn_id="c", topic="orders"))
+    good, bad = apart(to_batch_with_bad(records(), columns, "orders"), keep_bad=True)
+    assert good.column("value").to_pylist() == ["1", "3"]
+    assert good.column("headers").to_pylist() == ['[{"key": "a", "value": "1"}]'] * 2
+    reasons = [(row["offset"], reason.split(" (")[0]) for row, reason in bad]
+    assert reasons == [(7, NO_UTF8), (9, NO_UTF8), (10, "its value is no JSON"), (11, "its value is no JSON")]
