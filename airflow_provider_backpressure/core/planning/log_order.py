@@ -1,7 +1,7 @@
 """The order in which ranges of a log go in: what each of them waits for, and which of its keys it holds."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from airflow_provider_backpressure.core.kinds import PARTED
@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, in_order, side_by_side
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 
 _WRITTEN_ONE_WAY = re.compile(r"smallint|integer|bigint|date|uuid|bytea|text|character( varying)?(\(\d+\))?")
 """Types whose equal values have one written form, so that they are hashed to one part (``kafka/tasks/key_parts.py``).
@@ -49,6 +49,15 @@ def count_parts(snapshot: Snapshot) -> int:
     """Return into how many parts the keys of a log are cut; 1 for what is no log."""
     window = LogWindow.from_window(snapshot.window)
     return 1 if window is None else window.parts
+
+
+def check_record_keys(snapshot: Snapshot, key: Sequence[str], *, transformed: bool) -> None:
+    """Raise ``SourceRefused`` where rows go by their records' own key, and that is written in another way than before.
+
+    ``key``: columns that the sink names, empty for the records' own key. A transform may make a row's key of it.
+    """
+    if snapshot.rekeyed and (transformed or not key or set(key) & set(snapshot.key)):
+        raise SourceRefused(snapshot.rekeyed)
 
 
 def check_parts(write: WriteSpec, *, ordered: bool, transformed: bool) -> None:

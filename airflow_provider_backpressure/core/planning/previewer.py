@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_backpressure.core.config import Budget, Consistency, Log, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration import Hydration
 from airflow_provider_backpressure.core.planning.change_windows import check_replayable, server_of
-from airflow_provider_backpressure.core.planning.log_order import check_parts, count_parts
+from airflow_provider_backpressure.core.planning.log_order import check_parts, check_record_keys, count_parts
 from airflow_provider_backpressure.core.planning.mirroring import check_mirrored
 from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
@@ -83,6 +83,8 @@ class Previewer:
         executors, read = self._probe(self.source.read_spec(snapshot))
         ordered = snapshot.consistency is Consistency.OFFSETS and self.mode is Mode.UPSERT
         check_deletes(read, ordered=ordered, mode=self.mode)
+        if ordered:
+            check_record_keys(snapshot, self.key, transformed=self.transform is not None)
         columns, place = read.columns, find_place(read.columns)
         if self.transform:
             columns = self.runner.describe(replace(read, marks_tombstones=ordered), self.transform)

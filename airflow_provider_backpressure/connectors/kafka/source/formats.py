@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Self
 from airflow_provider_backpressure.connectors.kafka import avro, protobuf
 from airflow_provider_backpressure.connectors.kafka.change_events import find_row
 from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
-from airflow_provider_backpressure.connectors.kafka.source import json_schema
+from airflow_provider_backpressure.connectors.kafka.source import json_schema, key_text
+from airflow_provider_backpressure.connectors.kafka.source.key_text import Form
 from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, PROTOBUF, Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -74,6 +75,14 @@ class Registered:
         """Return why records of two versions cannot go into the same columns, apart from types; empty: they can."""
         return ""
 
+    def key_form(self, version: Version) -> Form:
+        """Return what decides the text of a key of several fields."""
+        return None
+
+    def other_key(self, version: Version, latest: Version) -> str:
+        """Return why a key of a version is no key of the latest one; empty: it is."""
+        return ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Avro(Registered):
@@ -98,7 +107,7 @@ class Avro(Registered):
 
     def shape(self, version: Version, whole: str) -> Shape:
         """Return what records of a schema become; ``whole`` is the name of a value that is no record."""
-        node = avro.parse(version.schema, [text for _, text in version.references])
+        node = self._parse(version)
         return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
 
     def identity(self) -> list[Any]:
@@ -108,6 +117,17 @@ class Avro(Registered):
     def settings(self) -> Mapping[str, Any]:
         """Return what a task needs to know beside the schemas."""
         return {"raw": list(self.raw)}
+
+    def key_form(self, version: Version) -> Form:
+        """See :meth:`Registered.key_form`."""
+        return key_text.avro_form(self._parse(version))
+
+    def other_key(self, version: Version, latest: Version) -> str:
+        """See :meth:`Registered.other_key`."""
+        return key_text.other_avro_key(self._parse(version), self._parse(latest))
+
+    def _parse(self, version: Version) -> avro.Node:
+        return avro.parse(version.schema, [text for _, text in version.references])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +145,7 @@ class AvroEvents(Avro):
 
     def shape(self, version: Version, whole: str) -> Shape:
         """See :meth:`Avro.shape`. Of values the row's fields."""
-        node = avro.parse(version.schema, [text for _, text in version.references], connect=True)
+        node = self._parse(version)
         if self.is_key:
             return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
         row = find_row(node, flattened=self.envelope.flattened)
@@ -136,6 +156,9 @@ class AvroEvents(Avro):
         """See :meth:`Avro.settings`."""
         format_ = {} if self.is_key else {"format": "avro-events"}
         return {**super().settings(), **format_, "events": self.envelope.to_json()}
+
+    def _parse(self, version: Version) -> avro.Node:
+        return avro.parse(version.schema, [text for _, text in version.references], connect=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +232,16 @@ class Protobuf(Registered):
         if names[0] == names[1]:
             return ""
         return f"its first message was {names[0]} and is {names[1]}: name the one to read in Protobuf(message=…)"
+
+    def key_form(self, version: Version) -> Form:
+        """See :meth:`Registered.key_form`."""
+        found = _load_protobuf(version).messages.get(self.message)
+        return None if found is None else key_text.protobuf_form(found)
+
+    def other_key(self, version: Version, latest: Version) -> str:
+        """See :meth:`Registered.other_key`."""
+        writer, reader = (_load_protobuf(each).messages.get(self.message) for each in (version, latest))
+        return "" if writer is None or reader is None else key_text.other_protobuf_key(writer, reader)
 
     def identity(self) -> list[Any]:
         """Return what makes other columns of the same records."""

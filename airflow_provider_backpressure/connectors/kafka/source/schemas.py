@@ -45,6 +45,8 @@ class Pinned:
     """Why records of a schema cannot be read by the latest one, by the schema's id."""
     chosen: Collection[str] | None = None
     """Columns that are read; ``None``: all. What becomes of the others does not matter."""
+    other_keys: Mapping[int, str] | None = None
+    """Of keys: why those of a schema are no keys of the latest one, by the schema's id."""
 
     @property
     def latest(self) -> Version:
@@ -99,6 +101,17 @@ class Pinned:
                 f"{schema_id}, by which the last plan read: {'; '.join(changed)}. What is committed stays; {RESTART}."
             )
 
+    def describe_rekeying(self, schema_id: int | None) -> str:
+        """Return why rows that go by the text of a key have another one than by an earlier version; empty: the same."""
+        before = [version for version, _ in self.versions if version.id == schema_id]
+        if not before or self.format.key_form(before[-1]) == self.format.key_form(self.latest):
+            return ""
+        return (
+            f"Schema {self.latest.id} (version {self.latest.number} of subject {self.subject}) writes keys in another "
+            f"way than schema {schema_id}, by which the last plan wrote them: what has one key would be two rows. "
+            f"What is committed stays; {RESTART}."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return what tasks need."""
         schemas = {}
@@ -116,6 +129,11 @@ class Pinned:
             "versions": [version.id for version, _ in self.versions],
             "whole": self.is_whole,
             "names": {name: column for name, column in self.format.names.items() if name in fields},
+            **(
+                {}
+                if self.other_keys is None
+                else {"other_keys": {str(key): why for key, why in self.other_keys.items()}}
+            ),
             **self.format.settings(),
         }
 
@@ -142,7 +160,21 @@ def pin(format_: Format, subject: str, whole: str, place: Endpoint, chosen: Coll
     with _name_version(versions[-1], subject):
         resolved: Format = format_.resolve(versions[-1])
     shapes = [_read_shape(resolved, each, subject, whole) for each in versions]
-    return merge(resolved, subject, tuple(zip(versions, shapes, strict=True)), format_, chosen)
+    found = merge(resolved, subject, tuple(zip(versions, shapes, strict=True)), format_, chosen)
+    return replace(found, other_keys=_find_other_keys(found)) if whole == KEY else found
+
+
+def _find_other_keys(pinned: Pinned) -> dict[int, str]:
+    """Return why keys of some schemas are no keys of the latest one, by the schema's id."""
+    reasons = {
+        version.id: pinned.format.other_key(version, pinned.latest)
+        for version, _ in pinned.versions
+        if version.id not in pinned.misfits
+    }
+    latest = pinned.latest.id
+    return {
+        each: f"its key by schema {each} is no key of schema {latest}: {why}" for each, why in reasons.items() if why
+    }
 
 
 def _read_shape(format_: Format, version: Version, subject: str, whole: str) -> Shape:

@@ -119,6 +119,7 @@ class KafkaTopic:
             consistency=Consistency.OFFSETS,
             window=window.window(after),
             defaults=self._pinned[VALUE].defaults if VALUE in self._pinned else (),
+            rekeyed=self._describe_rekeying(last),
             side_by_side=self._may_go_side_by_side(now, last or LogWindow.from_window(previous)),
         )
 
@@ -246,6 +247,12 @@ class KafkaTopic:
         if values is not None and declared.columns is not None:
             check_chosen(declared.columns, (*METADATA, *values.every_name), declared.topic)
         return columns_of(declared, to_columns(values) if values else None, to_key(key) if key else None)
+
+    def _describe_rekeying(self, last: LogWindow | None) -> str:
+        """Return why rows that go by the text of their key have another one than in the last plan."""
+        if last is None or KEY not in self._pinned:
+            return ""
+        return self._pinned[KEY].describe_rekeying(last.schemas.get(KEY))
 
     def _envelope(self) -> dict[str, Any]:
         envelope = self._declared.envelope

@@ -2,13 +2,14 @@
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 import numpy
 import pyarrow
 import pyarrow.compute as pc
 
 from airflow_provider_backpressure.connectors.kafka.avro import Node
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import Malformed, read_text, to_decimal
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import Malformed, Read, read_text, to_decimal
 from airflow_provider_backpressure.connectors.kafka.tasks.bulk_messages import Messages, Rows, spread, take, to_texts
 from airflow_provider_backpressure.spark.arrow_buffers import of_bytes, of_numbers
 
@@ -84,12 +85,17 @@ def _union(messages: Messages, node: Node, rows: Rows, type_: str) -> pyarrow.Ar
 
 
 def _texts_one_by_one(messages: Messages, node: Node, rows: Rows) -> pyarrow.Array:
-    """Read values as JSON text, message by message: lists and what may be of several types have no fixed steps."""
+    """Read values as JSON text: lists and what may be of several types have no fixed steps."""
+    return read_texts(messages, rows, partial(read_text, node))
+
+
+def read_texts(messages: Messages, rows: Rows, read_one: Callable[[bytes, int], Read]) -> pyarrow.Array:
+    """Read values as JSON text, message by message."""
     texts: list[bytes | None] = []
     for row in rows.tolist():
         base = int(messages.base[row])
         try:
-            text, behind = read_text(node, messages.payloads[row], int(messages.at[row]) - base)
+            text, behind = read_one(messages.payloads[row], int(messages.at[row]) - base)
         except Malformed as error:
             messages.refuse(numpy.array([row]), str(error))
             texts.append(None)

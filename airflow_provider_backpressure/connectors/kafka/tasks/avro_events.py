@@ -50,7 +50,7 @@ class AvroEvents(AvroSchema):
     """Of the writer."""
 
     @classmethod
-    def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str) -> Self:
+    def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str, *, by_latest: bool = False) -> Self:
         """See :meth:`AvroSchema.load`."""
         settings = decoding["events"]
         return cls(

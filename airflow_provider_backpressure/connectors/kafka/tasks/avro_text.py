@@ -63,6 +63,27 @@ def read_text(node: Node, data: bytes, at: int, depth: int = 0) -> Read:
     return _SCALARS[kind](node, data, at)
 
 
+def read_as(writer: Node, reader: Node, data: bytes, at: int) -> Read:
+    """Return a record, or null, as the text that it has by another schema that ``source.key_text`` allows."""
+    record = writer
+    if writer.kind == "union":
+        branch, at = read_long(data, at)
+        if not 0 <= branch < len(writer.branches):
+            raise Malformed(f"a union has no branch {branch}")
+        record = writer.branches[branch]
+        if record.kind == "null":
+            return "null", at
+    found: dict[str, str] = {}
+    for each in record.fields:
+        found[each.name], at = read_text(each.node, data, at, 1)
+    parts = []
+    for each in reader.fields:
+        if each.name not in found:
+            found[each.name], _ = read_text(each.node, write_default(each.node, each.default), 0)
+        parts.append(f"{json.dumps(each.name)}: {found[each.name]}")
+    return "{" + ", ".join(parts) + "}", at
+
+
 def _read_items(node: Node, data: bytes, at: int, depth: int) -> Read:
     assert node.items is not None, "a list or a map has elements"
     parts: list[str] = []

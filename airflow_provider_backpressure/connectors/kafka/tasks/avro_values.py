@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import pyarrow
 
 from airflow_provider_backpressure.connectors.kafka import avro
 from airflow_provider_backpressure.connectors.kafka.avro import Field, Node
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import read, read_branches, skip
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import write_default
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_bulk import read, read_branches, read_texts, skip
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import read_as, write_default
 from airflow_provider_backpressure.connectors.kafka.tasks.bulk_messages import Messages, spread
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark.types import carrier
@@ -31,10 +32,12 @@ class AvroSchema:
     """Whether a record is one text rather than a column for each field, as a key is."""
     raw: Sequence[str]
     names: Mapping[str, str]
+    by_latest: bool = False
+    """Whether a record that is one text is written as the latest schema has it."""
     _defaults: dict[str, pyarrow.Array] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str) -> Self:
+    def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str, *, by_latest: bool = False) -> Self:
         """Return a schema that a plan has pinned."""
         return cls(
             writer=parse_pinned(decoding, schema_id),
@@ -43,6 +46,7 @@ class AvroSchema:
             as_text=part == "key",
             raw=decoding["raw"],
             names=decoding["names"],
+            by_latest=by_latest,
         )
 
     def decode(
@@ -60,11 +64,17 @@ class AvroSchema:
     def _read(self, messages: Messages, wanted: Mapping[str, Column]) -> dict[str, pyarrow.Array]:
         rows = messages.all()
         if self.as_text and avro.record_of(self.writer) is not None:
-            return {self.whole: read(messages, self.writer, rows, "json")}
+            return {self.whole: self._read_texts(messages)}
         record = avro.record_of(self.writer)
         if record is not None and record is not self.writer:
             return self._optional(messages, record, wanted)
         return self._fields(messages, rows, avro.fields_of(self.writer, self.whole), wanted)
+
+    def _read_texts(self, messages: Messages) -> pyarrow.Array:
+        latest = avro.record_of(self.reader)
+        if not self.by_latest or latest is None:
+            return read(messages, self.writer, messages.all(), "json")
+        return read_texts(messages, messages.all(), partial(read_as, self.writer, latest))
 
     def _optional(self, messages: Messages, record: Node, wanted: Mapping[str, Column]) -> dict[str, pyarrow.Array]:
         """Read records of which some are null: all of their columns are NULL."""

@@ -40,10 +40,12 @@ class ProtobufSchema:
     """Whether a record is one text rather than a column for each field, as a key is."""
     raw: Sequence[str]
     names: Mapping[str, str]
+    by_latest: bool = False
+    """Whether a record that is one text is written as the latest schema has it."""
     _defaults: dict[str, pyarrow.Array] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str) -> Self:
+    def load(cls, decoding: Mapping[str, Any], schema_id: int, part: str, *, by_latest: bool = False) -> Self:
         """Return a schema that a plan has pinned."""
         schema, latest = (_load(decoding, each) for each in (schema_id, decoding["latest"]))
         name = decoding["message"]
@@ -55,6 +57,7 @@ class ProtobufSchema:
             as_text=part == "key",
             raw=decoding["raw"],
             names=decoding["names"],
+            by_latest=by_latest,
         )
 
     def decode(
@@ -151,7 +154,7 @@ class ProtobufSchema:
         return of_bytes(texts, pyarrow.string())
 
     def _read_text(self, payload: bytes, at: int) -> str:
-        return read_message(self.writer, payload, at, len(payload))
+        return read_message(self.reader if self.by_latest else self.writer, payload, at, len(payload))
 
     def _default(self, column: Column, count: int) -> pyarrow.Array:
         """Return what records have that were written before a field was there: what it is where it is not set."""

@@ -51,10 +51,21 @@ def to_decoders(read: ReadSpec) -> Decoders:
     values = (*find_values(read.columns), *((MARK,) if events else ()))
     columns = {KEY: () if key is None else (key,), VALUE: values}
     return {
-        part: Decoder(decoding=read.decoding[part], columns=found, part=part)
+        part: Decoder(
+            decoding=read.decoding[part], columns=found, part=part, by_latest=part == KEY and _goes_by_text(read)
+        )
         for part, found in columns.items()
         if found and part in read.decoding
     }
+
+
+def _goes_by_text(read: ReadSpec) -> bool:
+    """Whether rows are upserted by the text of a key, or may be: a transform can make a row's key of it.
+
+    Change events go by the fields of their keys. A plan of an earlier release has all texts by the records' schemas.
+    """
+    upserted = KEY in read.row_key or (bool(read.row_key) and ENVELOPE not in read.decoding)
+    return upserted and "other_keys" in read.decoding[KEY]
 
 
 def to_events(read: ReadSpec) -> ChangeEvents | None:

@@ -48,6 +48,8 @@ class Decoder:
     columns: Sequence[Column]
     part: str
     """``key`` or ``value``."""
+    by_latest: bool = False
+    """Whether a key of several fields is the text that the latest schema makes of it, as rows that go by it need."""
     _schemas: dict[int, Schema] = field(default_factory=dict)
 
     def decode(self, payloads: Sequence[bytes | None]) -> tuple[list[pyarrow.Array], dict[int, str]]:
@@ -116,7 +118,8 @@ class Decoder:
                 f"its {self.part} has schema {schema_id}, which subject {self.decoding['subject']} did not have when "
                 "the run was planned"
             )
-        return str(known.get("misfit", ""))
+        others = self.decoding["other_keys"] if self.by_latest else {}
+        return str(known.get("misfit") or others.get(str(schema_id), ""))
 
     @cached_property
     def _known(self) -> Mapping[str, Any]:
@@ -129,7 +132,7 @@ class Decoder:
         schema = self._schemas.get(schema_id)
         if schema is None:
             schema = self._schemas[schema_id] = _FORMATS[self.decoding["format"]].load(
-                self.decoding, schema_id, self.part
+                self.decoding, schema_id, self.part, by_latest=self.by_latest
             )
         arrays, wrong = schema.decode([payloads[row] or b"" for row in rows], self.columns)
         return arrays, {rows[at]: f"its {self.part} cannot be taken apart: {reason}" for at, reason in wrong.items()}
