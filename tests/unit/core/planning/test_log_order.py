@@ -1,6 +1,7 @@
 """Ranges of a log whose keys are cut into parts: what each of them waits for, and what cannot be cut."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.planning.log_order import check_parts, cut_by_keys
+from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.planning.log_order import check_parts, check_record_keys, cut_by_keys
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Part, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import (
@@ -20,9 +22,10 @@ from airflow_provider_backpressure.core.snapshot.offsets import (
     side_by_side,
     unread_offsets,
 )
+from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.transitions.range import LOOK_AHEAD, Request, find_ready
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SourceRefused
 from tests.conformance.ledger.support import make_plan
 
 pytestmark = pytest.mark.statement("X1")
@@ -233,6 +236,33 @@ def test_what_cannot_be_cut_by_keys_is_refused(changes: dict[str, object], how: 
         return
     with pytest.raises(SinkRefused, match=sentence):
         check_parts(write(**changes), **given)
+
+
+@pytest.mark.statement("R2")
+@pytest.mark.parametrize(
+    ("key", "transformed", "refused"),
+    [((), False, True), (("key",), False, True), (("id",), False, False), (("id",), True, True)],
+)
+def test_keys_that_are_written_in_another_way_stop_what_goes_by_them(
+    key: tuple[str, ...], transformed: bool, refused: bool
+) -> None:
+    """R2: a transform may make a row's key of its record's."""
+    snapshot = Snapshot(
+        source_identity="kafka://k/t",
+        columns=(Column(name="key", type="text"),),
+        key=("key",),
+        split=(),
+        unique=False,
+        frontier={},
+        total=0,
+        total_exact=True,
+        row_bytes=1.0,
+        consistency=Consistency.OFFSETS,
+        rekeyed="Schema 2 writes keys in another way.",
+    )
+    check_record_keys(replace(snapshot, rekeyed=""), key, transformed=transformed)
+    with pytest.raises(SourceRefused, match="Schema 2 writes") if refused else nullcontext():
+        check_record_keys(snapshot, key, transformed=transformed)
 
 
 @pytest.mark.parametrize(
