@@ -244,6 +244,38 @@ def test_json_with_a_schema_arrives_in_columns(orders: Registered) -> None:
         run.plan()
 
 
+@pytest.mark.statement("R4")
+def test_json_that_cannot_be_read_is_named_or_put_aside(orders: Registered) -> None:
+    """R4: no JSON, another type, an unknown id and no id, of values and of keys; what is good arrives."""
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    value = orders.subject().register(schema, type_="JSON")
+    key = orders.subject("key").register({"type": "object", "properties": {"k": {"type": "integer"}}}, type_="JSON")
+    good = framed(b'{"k": 1}', key)
+    bad = [framed(b"{'id': 1}", value), framed(b'{"id": "x"}', value), framed(b'{"id": 1}', 10**6), b'{"id": 1}']
+    orders.topic.send(0, framed(b'{"id": 0}', value), *bad, framed(b'{"id": 5}', value), key=good)
+    orders.topic.send(0, framed(b'{"id": 6}', value), key=framed(b'{"k": 1}', 10**6))
+    orders.topic.send(0, framed(b'{"id": 7}', value), key=good)
+    format_ = JsonSchema(registry_conn_id=CONN_ID)
+    run = orders.hydration(format_, reading={"key": format_})
+    run.plan()
+    with pytest.raises(SourceRefused, match=r"offset \d of partition 0 .* cannot be taken"):
+        run.drain()
+    kept = replace(run, composed=replace(run.composed, quarantine=5, target=f"raw.{orders.topic.name}q"))
+    kept.go()
+    assert kept.rows('"offset", id') == [(0, 0), (5, 5), (7, 7)]
+    query = "SELECT key::json->>'offset', reason FROM raw.backpressure_quarantine WHERE target = '{}' ORDER BY 1"
+    reasons = dict(kept.sql(query))
+    words = {
+        "1": "no JSON",
+        "2": "id",
+        "3": "its value has schema",
+        "4": "begin with a schema",
+        "6": "its key has schema",
+    }
+    assert reasons.keys() == words.keys()
+    assert all(word in reasons[offset] for offset, word in words.items())
+
+
 def test_a_subject_that_is_not_there_is_named(orders: Registered) -> None:
     """With the address of the registry."""
     with pytest.raises(SourceRefused, match=f"has no subject {orders.topic.name}-value"):
