@@ -77,6 +77,12 @@ SUITES = (
         options=_once,
     ),
     Suite(
+        name="upserts",
+        about="a topic upserted into PostgreSQL: in order, by partitions and by parts of the keys side by side",
+        minutes=10,
+        options=_scaled("--records", 0.1, 2_000),
+    ),
+    Suite(
         name="mysql_to_pg",
         about="MySQL to PostgreSQL: ours, raw COPY, tuned Spark JDBC; total and steady",
         minutes=12,
