@@ -23,6 +23,11 @@ NOTHING = _first(pyarrow.large_binary(), bytes(16), b"")
 FALSE, TRUE = (_first(pyarrow.bool_(), value) for value in (b"\0", b"\1"))
 
 
+def first_of_bytes(value: bytes, type_: pyarrow.DataType) -> pyarrow.Scalar:
+    """Return bytes as a scalar of a type with 64-bit ends."""
+    return _first(type_, numpy.array([0, len(value)], "i8").tobytes(), value)
+
+
 def text(value: str) -> pyarrow.Scalar:
     """Return a text."""
     return of_bytes([value.encode()], pyarrow.string())[0]
@@ -31,6 +36,14 @@ def text(value: str) -> pyarrow.Scalar:
 def of_numbers(values: numpy.ndarray, type_: pyarrow.DataType, null: numpy.ndarray | None = None) -> pyarrow.Array:
     """Return a column of numbers as wide as its type has them; ``null``: where there are none."""
     return pyarrow.Array.from_buffers(type_, len(values), [_validity(null), pyarrow.py_buffer(values)])
+
+
+def of_lists(counts: numpy.ndarray, values: pyarrow.Array, null: numpy.ndarray) -> pyarrow.Array:
+    """Return a column of lists. ``counts``: how many values each has; ``null``: where there is no list."""
+    ends = numpy.zeros(len(counts) + 1, "i4")
+    numpy.cumsum(counts, out=ends[1:])
+    layout = [_validity(null), pyarrow.py_buffer(ends)]
+    return pyarrow.Array.from_buffers(pyarrow.list_(values.type), len(counts), layout, children=[values])
 
 
 def of_bytes(values: Sequence[bytes | None], type_: pyarrow.DataType) -> pyarrow.Array:

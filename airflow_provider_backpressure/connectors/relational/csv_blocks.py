@@ -34,7 +34,7 @@ def pieces(texts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def parse(
-    text: bytes, columns: Sequence[Column], way_out: Callable[[Column], str], *, bits: bool = False
+    text: bytes | pyarrow.Buffer, columns: Sequence[Column], way_out: Callable[[Column], str], *, bits: bool = False
 ) -> pyarrow.Table:
     """Return whole CSV rows as a table of these columns; ``SourceRefused`` where a value does not fit its type.
 

@@ -4,13 +4,19 @@ from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from struct import Struct
 from zlib import compress, decompress
 
 import pyarrow
 
+from airflow_provider_backpressure.connectors.lake.tasks.change_columns import (
+    ChangeColumns,
+    join_keys,
+    split_changes,
+    write_csv,
+)
 from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK, parse
 from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.change_rows import MOVE, TRUNCATE
 from airflow_provider_backpressure.spark.types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
@@ -26,30 +32,6 @@ OWN = (
 )
 MOST_ROWS = 10_000
 """Changes in a batch."""
-_HEAD = Struct(">hiqih")
-_LENGTH = Struct(">i")
-_NUMBER = Struct(">ih")
-_ARRAY_HEAD = 20
-"""Bytes of an array before its numbers."""
-Change = tuple[int, int, list[int] | None, list[bytes | None]]
-"""Number, what was done, what is kept, and the values of the old key and of the columns."""
-
-
-def split_change(row: bytes) -> Change:
-    """Return what a row of a binary COPY says, see :mod:`..spark.change_rows`."""
-    fields, _, seq, _, op = _HEAD.unpack_from(row)
-    at, values = _HEAD.size, list[bytes | None]()
-    for _ in range(fields - 2):
-        (length,) = _LENGTH.unpack_from(row, at)
-        at += _LENGTH.size
-        if length < 0:
-            values.append(None)
-        else:
-            values.append(row[at : at + length])
-            at += length
-    kept = values[0]
-    numbers = None if kept is None else [number for _, number in _NUMBER.iter_unpack(kept[_ARRAY_HEAD:])]
-    return seq, op, numbers, values[1:]
 
 
 @dataclass(kw_only=True)
@@ -88,36 +70,30 @@ class ChangeBatches:
             yield self._make_batch(waiting)
 
     def _make_batch(self, rows: Sequence[bytes]) -> pyarrow.RecordBatch:
-        key = [[column.name for column in self.columns].index(name) for name in self.key]
-        numbers, operations, every_kept, asks, lines = array("q"), array("h"), [], [], []
-        for seq, op, kept, values in map(split_change, rows):
-            values = values[len(key) :]
-            numbers.append(seq)
-            operations.append(op)
-            every_kept.append(kept)
-            asks.append(None if kept is None else [_decode(values[place]) for place in key])
-            if kept is not None:
-                self.kept.update(kept)
-                self.moved |= op == MOVE
-            if op == TRUNCATE:
-                self.truncated = seq
-            lines.append(b",".join([b"" if each is None else b'"%b"' % each.replace(b'"', b'""') for each in values]))
-        typed = parse(b"\n".join([*lines, b""]), self.columns, self.way_out).combine_chunks()
-        schema = self.schema
+        schema, found = self.schema, split_changes(rows)
+        places = [[column.name for column in self.columns].index(name) for name in self.key]
+        values = found.values[len(places) :]
+        typed = parse(write_csv(values), self.columns, self.way_out).combine_chunks()
         own = [
-            pyarrow.array(numbers, pyarrow.int64()),
-            pyarrow.array(operations, pyarrow.int16()),
-            pyarrow.array(every_kept, schema.field(KEPT).type),
-            pyarrow.array(asks, schema.field(ASK).type),
+            buffers.of_numbers(found.numbers, pyarrow.int64()),
+            buffers.of_numbers(found.operations, pyarrow.int16()),
+            found.kept,
+            join_keys([values[place] for place in places], found.lacking),
         ]
+        self._note(found)
         values_ = [column.combine_chunks().cast(schema.field(f"_{n}").type) for n, column in enumerate(typed.columns)]
         batch = pyarrow.record_batch([*own, *values_], schema=schema)
         self.total.update(batch.select([SEQ, OP, *schema.names[len(OWN) :]]))
         return batch
 
-
-def _decode(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+    def _note(self, found: ChangeColumns) -> None:
+        """Keep what is to be known of changes."""
+        if found.lacking.any():
+            self.kept.update(buffers.numbers(found.kept.values).tolist())
+            self.moved |= bool((found.operations[found.lacking] == MOVE).any())
+        emptied = found.numbers[found.operations == TRUNCATE]
+        if len(emptied):
+            self.truncated = int(emptied[-1])
 
 
 def pack_xids(xids: Collection[int]) -> str:

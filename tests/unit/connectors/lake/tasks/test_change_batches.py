@@ -1,18 +1,18 @@
 """Changes of a log as typed batches."""
 
 from decimal import Decimal
+from random import Random
 
 import pytest
 
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     ChangeBatches,
     pack_xids,
-    split_change,
     unpack_xids,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.read import way_out
 from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 
 COLUMNS = (
@@ -63,16 +63,42 @@ def test_the_checksum_is_that_of_all_changes_in_whatever_batches() -> None:
     assert sums[0] == sums[1] != sums[2]
 
 
+def test_any_changes_come_back_as_they_were_written() -> None:
+    """Keys of several columns, old keys, NULL, texts that look like CSV, and any columns left out, in odd batches."""
+    random, columns = Random(7), [Column(name=name, type="text") for name in "abcd"]
+    texts = ["", "x", ',"', '"\n"', "ä" * 50]
+    rows, wanted = [], []
+    for seq in range(1, 3001):
+        op = random.choice((UPSERT, DELETE, MOVE))
+        key, rest = random.choices(texts, k=2), random.choices([*texts, None], k=2)
+        kept = [number for number in (2, 3) if op != DELETE and random.random() < 0.3]
+        values = [
+            KEPT if place in kept else None if each is None else each.encode()
+            for place, each in enumerate([*key, *rest])
+        ]
+        rows.append(change(seq, op, values, random.choices([b"old", None], k=2) if op == MOVE else [None, None]))
+        shown = [None if place in kept else each for place, each in enumerate([*key, *rest])]
+        wanted.append((seq, op, kept or None, key if kept else None, *shown))
+    made = ChangeBatches(columns=columns, key=("a", "b"), way_out=way_out)
+    batches = made.read([rows[:1], rows[1:1800], rows[1800:]])
+    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == wanted
+    assert (made.kept, made.moved, made.total.rows) == ({2, 3}, True, 3000)
+
+
+def test_a_change_with_another_number_of_values_is_refused() -> None:
+    """Where columns end is not written down: values of one would be taken for those of another."""
+    rows = [change(1, UPSERT, [b"1"] * 5, [None]), change(2, UPSERT, [b"1"] * 4, [None])]
+    with pytest.raises(RangeFailed, match="do not have as many values"):
+        list(make().read([rows]))
+    with pytest.raises(RangeFailed, match="do not have as many values"):
+        list(make().read([rows[::-1]]))
+
+
 def test_a_value_that_its_type_cannot_hold_names_its_column() -> None:
     """As where it is read by a range."""
     row = change(1, UPSERT, [b"1", None, None, b"NaN", None], [None])
     with pytest.raises(SourceRefused, match="Column price"):
         list(make().read([[row]]))
-
-
-def test_a_change_is_split_into_its_parts() -> None:
-    """Number, what was done, what is kept, the old key and the values."""
-    assert split_change(ROWS[2]) == (3, MOVE, [1], [b"2", b"3", None, None, b"0.01", b"f"])
 
 
 def test_transactions_come_back() -> None:
