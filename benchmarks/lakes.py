@@ -50,6 +50,8 @@ SETTINGS = {
 }
 SUMS = "count(*), sum(v), sum(length(body)), sum(id * v % 1000003)"
 SCANS = 3
+WINDOW_BYTES = 4 * 2**30
+"""More log than the changes of any turn: each turn is one window."""
 console = Console()
 
 
@@ -134,7 +136,7 @@ class Bench:
 
     def hydrate(self, sink: Any, *, follows: bool = False) -> None:
         """Do what a run of the DAG does. ``follows``: by the log, otherwise by one append."""
-        budget = Budget(credits=2, range_rows=max(self.rows // 4, 1))
+        budget = Budget(credits=2, range_rows=max(self.rows // 4, 1), range_bytes=WINDOW_BYTES)
         with ExitStack() as stack:
             ledger = stack.enter_context(closing(SqlLedger(self.url)))
             source = stack.enter_context(closing(PostgresSource(conn_id="db", table="public.t").open(self.at)))

@@ -6,6 +6,8 @@ REPLAYED = frozenset(
     {("postgres", "postgres"), ("mysql", "postgres"), ("postgres", "spark_table"), ("mysql", "spark_table")}
 )
 """Databases and the sinks that take changes of their logs: a frontier alone, as some keep of a topic, is not enough."""
+LARGE_WINDOWS = frozenset({"spark_table"})
+"""Those of them where every window costs so much that it may have as much of the log as a range may have bytes."""
 READ_AS_SOURCES = frozenset({"postgres"})
 """Sinks whose markers hash the target's own encoding, and that can be read as a source is."""
 CHECKED_JSON = frozenset({"postgres"})

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.kinds import REPLAYED
+from airflow_provider_backpressure.core.kinds import LARGE_WINDOWS, REPLAYED
 from airflow_provider_backpressure.core.ports import ChangeLog, SharedTableLog, SharesLog, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
@@ -116,7 +116,8 @@ def windows_from(
     found: Stand, plan: Plan, log: ChangeLog, *, budget: Budget, hydrating: bool
 ) -> tuple[Plan, list[LogBounds]] | None:
     """Return the plan of the windows behind a position; ``None`` where nothing was written since. ``plan``: before."""
-    windows = log.windows(found.end, bytes=budget.range_bytes, goal=found.goal)
+    large = plan.write.kind in LARGE_WINDOWS
+    windows = log.windows(found.end, bytes=budget.range_bytes, goal=found.goal, large=large)
     if not windows:
         if not found.reached:
             raise SourceUnavailable(

@@ -83,8 +83,12 @@ class ChangeLog(Protocol):
         """
         ...
 
-    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+    def windows(
+        self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+    ) -> list[LogBounds]:
         """Return pieces of at most ``bytes`` bytes that cover the log from ``start`` to where it is safe now.
+
+        ``large``: where the source would rather have smaller ones, they are as large as that all the same.
 
         None where nothing was written since. ``LogLost`` where the source no longer has all of it, or lacks
         transactions before ``goal``, which rows of the target show already. ``SnapshotLost`` where the log was given

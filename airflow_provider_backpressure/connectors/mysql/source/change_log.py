@@ -81,7 +81,9 @@ class MySQLLog:
                 start = replace(start, settled=read_current_place(self._session.raw).gtids)
         return start.position
 
-    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+    def windows(
+        self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+    ) -> list[LogBounds]:
         """See :meth:`..core.ports.ChangeLog.windows`. Bytes are the log's, of all tables together.
 
         Windows end where files do, and between them where one server's transactions follow each other without a gap.

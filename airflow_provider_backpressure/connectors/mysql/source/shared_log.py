@@ -55,6 +55,8 @@ class SharedTableLog(MySQLLog):
         self._check_present(place.gtids, self._read_executed())
         self._check_same_log(place)
 
-    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+    def windows(
+        self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+    ) -> list[LogBounds]:
         """Refuse: windows are of all tables."""
         raise InvalidDeclaration(f"{self._table} shares the log {self.stream}, which is replayed for all its tables.")

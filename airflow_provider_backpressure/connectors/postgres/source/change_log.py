@@ -50,7 +50,8 @@ ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 SLOT_SECONDS = 600
 """Longest wait for transactions that were open before: a slot begins behind the last of them."""
 WINDOW_BYTES = 64 * 1024 * 1024
-"""Most log in one window: the server decodes it from its start each time that it is read."""
+"""Most log in one window, unless a large one is asked for: the server decodes it from its start each time that it is
+read."""
 RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table again'
 MARK, SIGNED = "@", "/"
 """Before what marks the publication by which a position of the log is read, and before the position's token."""
@@ -115,7 +116,9 @@ class PostgresLog:
         log.info("The log of %s is kept from %s on by the slot %s.", self._label, lsn(start.at).text, self.stream)
         return start
 
-    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+    def windows(
+        self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+    ) -> list[LogBounds]:
         flushed = self._kept(start).flushed
         publication, token = self._same_publication(start)
         if flushed <= start:
@@ -125,7 +128,7 @@ class PostgresLog:
             mark = self._sign(publication, token)
             flushed = self._kept(start).flushed
             self._same_publication(start)
-        most = min(bytes, WINDOW_BYTES)
+        most = bytes if large else min(bytes, WINDOW_BYTES)
         ends = [*(lsn(at) for at in range(start.at + most, flushed.at, most)), flushed]
         places = [start, *(self._with_mark(each, mark) for each in ends)]
         return [

@@ -119,7 +119,9 @@ class SharedTableLog(PostgresLog):
                 f"a while, or that was created again, so the log may lack changes of it: {RESTART}."
             )
 
-    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+    def windows(
+        self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+    ) -> list[LogBounds]:
         """Refuse: windows are of all tables."""
         raise InvalidDeclaration(
             f"{self._table} shares the log of {self.stream}, which is replayed for all its tables."

@@ -90,9 +90,13 @@ class Log:
     stream: str = "slot"
     unit: str = "bytes of log"
     asked: list[int] = field(default_factory=list)
+    large: bool = False
 
-    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+    def windows(
+        self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+    ) -> list[LogBounds]:
         self.asked.append(start.at)
+        self.large = large
         return [LogBounds(stream="slot", start=start, end=at(self.end))] if start.at < self.end else []
 
 
@@ -111,6 +115,17 @@ def test_ranges_alone_are_not_consistent_until_the_log_is_replayed_to_what_was_r
     assert ReplayWindow.from_window(following.read.window) == ReplayWindow(
         stream="slot", start=at(140), end=at(150), goal=at(150), hydrating=True
     )
+
+
+@pytest.mark.statement("K3")
+def test_windows_into_a_lake_are_as_large_as_ranges_may_be():
+    """K3: each of them costs seconds, however few changes it has."""
+    log = Log(end=140)
+    next_windows(RANGES, log, READ, budget=Budget(), hydrating=True)
+    assert not log.large
+    lake = replace(RANGES, write=replace(RANGES.write, kind="spark_table"))
+    next_windows(lake, log, READ, budget=Budget(), hydrating=True)
+    assert log.large
 
 
 @pytest.mark.statement("T8")
@@ -146,7 +161,9 @@ def test_windows_of_another_server_are_consistent_only_with_all_transactions_tha
     class Binlog(Log):
         goals: list[LogPosition | None] = field(default_factory=list)
 
-        def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+        def windows(
+            self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+        ) -> list[LogBounds]:
             self.goals.append(goal)
             return [LogBounds(stream="slot", start=start, end=gtids(8, 9))]
 
@@ -194,7 +211,9 @@ def test_windows_that_are_planned_again_in_another_server_s_order_stay_within_th
 
     @dataclass
     class Binlog(Log):
-        def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+        def windows(
+            self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+        ) -> list[LogBounds]:
             ends = [start, gtids(7, 2), gtids(7, 4), gtids(10, 4)]
             return [LogBounds(stream="slot", start=first, end=last) for first, last in pairwise(ends)]
 

@@ -52,7 +52,9 @@ class Log:
         self.begun += 1
         return at(self.end)
 
-    def windows(self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None) -> list[LogBounds]:
+    def windows(
+        self, start: LogPosition, *, bytes: int, goal: LogPosition | None = None, large: bool = False
+    ) -> list[LogBounds]:
         return [LogBounds(stream="slot", start=start, end=at(self.end))] if start.at < self.end else []
 
     def storage(self, read: ReadSpec) -> TableStorage | None:
