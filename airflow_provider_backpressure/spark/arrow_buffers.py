@@ -46,6 +46,24 @@ def of_lists(counts: numpy.ndarray, values: pyarrow.Array, null: numpy.ndarray) 
     return pyarrow.Array.from_buffers(pyarrow.list_(values.type), len(counts), layout, children=[values])
 
 
+def view_numbers(data: bytes, type_: str) -> numpy.ndarray:
+    """Return the numbers of a type that begin at each byte."""
+    return numpy.ndarray((len(data) - numpy.dtype(type_).itemsize + 1,), type_, data, strides=(1,))
+
+
+def cut(data: pyarrow.Buffer, at: numpy.ndarray, lengths: numpy.ndarray) -> pyarrow.Array:
+    """Return a column of the bytes at rising places, as ``large_binary``; NULL where the length is negative.
+
+    Every second text of an array is a value, and those between are what lies between two values.
+    """
+    bounds = numpy.empty(2 * len(at), "i8")
+    bounds[0::2] = at
+    bounds[1::2] = at + numpy.maximum(lengths, 0)
+    layout = [None, pyarrow.py_buffer(bounds), data]
+    between = pyarrow.Array.from_buffers(pyarrow.large_binary(), len(bounds) - 1, layout)
+    return between.take(of_numbers(numpy.arange(0, len(bounds), 2), pyarrow.int64(), lengths < 0))
+
+
 def of_bytes(values: Sequence[bytes | None], type_: pyarrow.DataType) -> pyarrow.Array:
     """Return a column of bytes, or of texts in UTF-8 that nobody looks at; ``ArrowCapacityError`` for over 2 GiB."""
     null = None

@@ -40,7 +40,7 @@ def split_changes(rows: Sequence[bytes]) -> ChangeColumns:
     """Return what rows say, of which there is at least one; ``RangeFailed`` where they have not as many values."""
     data, sizes = b"".join(rows), numpy.fromiter(map(len, rows), "i8", len(rows))
     starts = numpy.cumsum(sizes) - sizes
-    fields, lengths = _view(data, ">i2")[starts], _view(data, ">i4")
+    fields, lengths = buffers.view_numbers(data, ">i2")[starts], buffers.view_numbers(data, ">i4")
     if (fields != fields[0]).any():
         raise RangeFailed("Changes of the log do not have as many values as their table has columns.")
     found = lengths[starts + _KEPT].astype("i8")
@@ -51,11 +51,11 @@ def split_changes(rows: Sequence[bytes]) -> ChangeColumns:
     for _ in range(fields[0] - _OWN_FIELDS):
         found = lengths[at].astype("i8")
         at = at + _LENGTH
-        values.append(_cut(whole, at, found))
+        values.append(buffers.cut(whole, at, found))
         at = at + numpy.maximum(found, 0)
     return ChangeColumns(
-        numbers=_view(data, ">i8")[starts + _SEQ].astype("i8"),
-        operations=_view(data, ">i2")[starts + _OP].astype("i2"),
+        numbers=buffers.view_numbers(data, ">i8")[starts + _SEQ].astype("i8"),
+        operations=buffers.view_numbers(data, ">i2")[starts + _OP].astype("i2"),
         lacking=lacking,
         kept=kept,
         values=values,
@@ -84,27 +84,10 @@ def write_csv(columns: Sequence[pyarrow.Array]) -> pyarrow.Buffer:
     return lines.buffers()[2].slice(0, int(numpy.sum(buffers.lengths(lines))))
 
 
-def _view(data: bytes, type_: str) -> numpy.ndarray:
-    """Return the numbers that begin at each byte."""
-    return numpy.ndarray((len(data) - numpy.dtype(type_).itemsize + 1,), type_, data, strides=(1,))
-
-
 def _read_numbers(data: bytes, at: numpy.ndarray, count: numpy.ndarray, lacking: numpy.ndarray) -> pyarrow.Array:
     """Return arrays of small numbers. ``at``: where each begins, behind its length; ``count``: numbers in each."""
     ends = numpy.cumsum(count)
     first = at + _ARRAY_HEAD + _LENGTH
     places = numpy.repeat(first - _NUMBER * (ends - count), count) + _NUMBER * numpy.arange(int(ends[-1]))
-    values = buffers.of_numbers(_view(data, ">i2")[places].astype("i2"), pyarrow.int16())
+    values = buffers.of_numbers(buffers.view_numbers(data, ">i2")[places].astype("i2"), pyarrow.int16())
     return buffers.of_lists(count, values, ~lacking)
-
-
-def _cut(whole: pyarrow.Buffer, at: numpy.ndarray, lengths: numpy.ndarray) -> pyarrow.Array:
-    """Return a column of the bytes at these places; NULL where the length is negative.
-
-    Every second text of an array is a value, and those between are what lies between two values.
-    """
-    bounds = numpy.empty(2 * len(at), "i8")
-    bounds[0::2] = at
-    bounds[1::2] = at + numpy.maximum(lengths, 0)
-    between = pyarrow.Array.from_buffers(_BYTES, len(bounds) - 1, [None, pyarrow.py_buffer(bounds), whole])
-    return between.take(buffers.of_numbers(numpy.arange(0, len(bounds), 2), pyarrow.int64(), lengths < 0))

@@ -47,6 +47,8 @@ COMPARING = "verify-"
 VISIBLE_SECONDS = 60.0
 """Longest wait for readers to see what is in the log: a commit may wait there for a standby."""
 AGAIN_ROWS = 1000
+SOME = 1000
+"""Messages from which on they are decoded together."""
 TEXT = "text"
 _PAYLOAD = 6
 """Bytes before the only field of a row of COPY: the number of fields, and its length."""
@@ -112,7 +114,7 @@ class LogChanges:
     def __iter__(self) -> Iterator[list[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the slot is gone, or was moved past the window."""
         (decoder,) = self.open_decoders([self])
-        for messages in self.messages():
+        for messages in _join(self.messages()):
             if rows := decoder.rows(messages):
                 yield rows
 
@@ -352,6 +354,18 @@ def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
             if len(row) > _PAYLOAD:
                 found.append(bytes(row[_PAYLOAD:]))
         yield found
+
+
+def _join(messages: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yield messages in lists of at least :data:`SOME`, but for the last one."""
+    waiting = list[bytes]()
+    for some in messages:
+        waiting += some
+        if len(waiting) >= SOME:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
 
 
 def _value(connection: psycopg.Connection, query: str) -> str:

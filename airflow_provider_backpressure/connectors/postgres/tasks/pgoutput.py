@@ -7,9 +7,9 @@ they are: nothing is decoded but where one ends.
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Protocol
 
+from airflow_provider_backpressure.connectors.postgres.tasks.plain_changes import FEW, encode_plain
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
@@ -22,7 +22,7 @@ Type = tuple[int, int]
 """A type's object identifier and its modifier, such as a length; -1: it has none."""
 _BEGIN, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BRIUDT"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
-_OLD_KEY, _OLD_ROW = b"KO"
+_OLD_KEY, _NEW = b"KN"
 _OWN_FIELDS = 3
 """Fields of a change before the old key: its number, what was done, what it keeps."""
 
@@ -71,7 +71,8 @@ class Decoder:
         self._within = False
         self.xids = array("I")
         """The 32-bit numbers of the transactions whose changes were returned, 4 bytes each."""
-        self._numbers = count(1)
+        self._made = 0
+        """Rows that were returned."""
         self._fields = _OWN_FIELDS + len(self._key) + len(self._columns)
         self._nothing_kept = NULL * (1 + len(self._key))
         """What is kept and the old key, where there is neither."""
@@ -79,32 +80,61 @@ class Decoder:
     def rows(self, messages: Iterable[bytes]) -> list[bytes]:
         """Return the changes in the next messages."""
         rows: list[bytes] = []
+        plain, common = list[bytes](), None
         for body in messages:
             kind = body[0]
-            if kind == _BEGIN:
+            if self._within and (kind == _INSERT or (kind == _UPDATE and body[5] == _NEW)):
+                layout = self._find_layout(body)
+                if layout is not None:
+                    if layout is not common:
+                        self._add_plain(common, plain, rows)
+                        plain, common = [], layout
+                    plain.append(body)
+            elif kind == _BEGIN:
                 xid = int.from_bytes(body[17:21], "big")
                 self._within = self._start <= int.from_bytes(body[1:9], "big") < self._end and self._is_seen(xid)
                 if self._within:
                     self.xids.append(xid)
             elif kind == _RELATION:
                 self._learn(body)
-            elif not self._within:
-                continue
-            elif kind == _TRUNCATE:
-                self._truncate(body, rows)
-            elif kind in (_INSERT, _UPDATE, _DELETE):
-                layout = self._layouts[int.from_bytes(body[1:5], "big")]
-                if layout is None:
-                    continue
-                if isinstance(layout, SourceRefused):
-                    raise layout
-                if kind == _INSERT:
-                    rows.append(self._row(UPSERT, self._match_fields(layout, fields(body, 6)[0])))
-                elif kind == _UPDATE:
-                    self._update(layout, body, rows)
-                else:
-                    rows.append(self._encode_delete(self._match_fields(layout, fields(body, 6)[0])))
+            elif self._within and kind in (_UPDATE, _DELETE, _TRUNCATE):
+                self._add_plain(common, plain, rows)
+                plain, common = [], None
+                self._add(kind, body, rows)
+        self._add_plain(common, plain, rows)
         return rows
+
+    def _add(self, kind: int, body: bytes, rows: list[bytes]) -> None:
+        """Add what another message than an insert, or an update that keeps its key, does."""
+        if kind == _TRUNCATE:
+            self._truncate(body, rows)
+        elif (layout := self._find_layout(body)) is None:
+            return
+        elif kind == _UPDATE:
+            self._update(layout, body, rows)
+        else:
+            rows.append(self._encode_delete(self._match_fields(layout, fields(body, 6)[0])))
+
+    def _add_plain(self, layout: Layout | None, messages: Sequence[bytes], rows: list[bytes]) -> None:
+        """Add inserts and updates of a table, all at once where none of them leaves out a value."""
+        if layout is None:
+            return
+        if len(messages) > FEW:
+            beginning = head(0, UPSERT, self._fields)
+            first, places = self._made + 1, layout.places
+            found = encode_plain(messages, places, first=first, head=beginning, nothing=self._nothing_kept)
+            if found is not None:
+                self._made += len(found)
+                rows += found
+                return
+        rows += (self._row(UPSERT, self._match_fields(layout, fields(body, 6)[0])) for body in messages)
+
+    def _find_layout(self, body: bytes) -> Layout | None:
+        """Return the layout of a message's table, ``None`` for another one; ``SourceRefused`` for ours as another."""
+        layout = self._layouts[int.from_bytes(body[1:5], "big")]
+        if isinstance(layout, SourceRefused):
+            raise layout
+        return layout
 
     def _is_seen(self, xid: int) -> bool:
         return self._seen is None or not self._seen.list_unseen([xid])
@@ -114,9 +144,6 @@ class Decoder:
         return self._layouts.get(number) is not None
 
     def _update(self, layout: Layout, body: bytes, rows: list[bytes]) -> None:
-        if body[5] not in (_OLD_KEY, _OLD_ROW):
-            rows.append(self._row(UPSERT, self._match_fields(layout, fields(body, 6)[0])))
-            return
         old, at = fields(body, 6)
         new, _ = fields(body, at + 1)
         known = layout.identity if body[5] == _OLD_KEY else range(len(old))
@@ -137,7 +164,8 @@ class Decoder:
         return self._row(DELETE, values)
 
     def _row(self, op: int, values: Sequence[Field], old_key: Sequence[Field] = ()) -> bytes:
-        beginning = head(next(self._numbers), op, self._fields)
+        self._made += 1
+        beginning = head(self._made, op, self._fields)
         if None not in values and not old_key:
             return beginning + self._nothing_kept + b"".join(values)  # type: ignore[arg-type]
         kept = [number for number, value in enumerate(values) if value is None]

@@ -1,9 +1,11 @@
 """Messages of ``pgoutput``, byte by byte, as changes."""
 
 import struct
+from random import Random
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks import pgoutput, plain_changes
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, TableSplitter
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
@@ -73,6 +75,45 @@ def test_rows_are_passed_on_as_they_are():
         change(1, UPSERT, [b"1", "ä\0b".encode(), None], [None]),
         change(2, DELETE, [b"2", None, None], [None]),
     ]
+
+
+@pytest.mark.parametrize("columns", [("id", "name", "doc"), ("doc", "id")])
+def test_many_messages_at_once_are_what_they_are_one_by_one(
+    columns: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever order they come, of whatever table, and with whatever values left out; also where columns moved."""
+    together, random, texts = list[bool](), Random(11), ["", "x", "ä" * 70, None]
+
+    def encode(*args: object, **kwargs: object) -> list[bytes] | None:
+        found = plain_changes.encode_plain(*args, **kwargs)  # type: ignore[arg-type]
+        together.append(found is not None)
+        return found
+
+    monkeypatch.setattr(pgoutput, "encode_plain", encode)
+    names = order = (ID, NAME, DOC)
+    messages = [relation(1, *order), relation(2, ID, table="other"), begin(5)]
+    for step in range(6000):
+        values = {"id": str(step), "name": random.choice(texts), "doc": random.choice(texts), "more": "x"}
+        chance = random.random() * (300 if step % 1000 < 500 else 1)
+        if chance < 0.1:
+            messages.append(begin(random.choice([5, 5, 500])))
+        elif chance < 0.15 and columns != ("id", "name", "doc"):
+            names = random.choice([order, (DOC, ("more", False), ID, NAME)])
+            messages.append(relation(1, *names))
+        elif chance < 0.2:
+            messages.append(of(b"I", b"N" + row("other"), number=2))
+        elif chance < 0.3:
+            messages.append(of(b"D", b"O" + row(*(values[name] for name, _ in names))))
+        else:
+            left_out = {"doc": KEPT} if chance < 0.4 else {}
+            told = row(*({**values, **left_out}[name] for name, _ in names))
+            messages.append(of(random.choice([b"I", b"U"]), b"N" + told))
+    single, at_once = decoder(*columns), decoder(*columns)
+    wanted = [each for message in messages for each in single.rows([message])]
+    assert at_once.rows(messages) == wanted
+    assert list(at_once.xids) == list(single.xids)
+    assert len(wanted) > 3000
+    assert set(together) == {True, False}
 
 
 def test_what_did_not_change_is_kept_unless_the_old_row_tells_it():
