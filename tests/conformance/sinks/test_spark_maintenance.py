@@ -37,7 +37,7 @@ def maintain(case: Case) -> None:
 def list_snapshots(case: Case) -> set[str]:
     """Return the ids of an Iceberg table's snapshots."""
     table = open_it(case)
-    return {str(row[0]) for row in table.sql(f"SELECT snapshot_id FROM {table.quoted}.snapshots")}
+    return {str(row[0]) for row in table.ask(f"SELECT snapshot_id FROM {table.quoted}.snapshots")}
 
 
 @pytest.mark.statement("K3", "X3")

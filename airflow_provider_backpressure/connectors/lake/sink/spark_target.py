@@ -98,8 +98,9 @@ class SparkTableTarget(FilesTarget):
         if Mode(mode) is Mode.UPSERT:
             check_key(self._name, by, columns)
         with self._errors():
-            self._table.check()
-            check_columns(self._table, self._table.schema(), columns)
+            there = self._table.schema()
+            self._table.check(there)
+            check_columns(self._table, there, columns)
         return WriteSpec(
             kind=KIND,
             conn_id=self._conn_id,
@@ -148,7 +149,8 @@ class SparkTableTarget(FilesTarget):
             elif clears and plan.consistency is not Consistency.CATCH_UP:
                 self._check_alone(before, clears)
             about: dict[str, str | int] = {"clears": clears, "began": began, MAINTAIN_EVERY: self._maintain_every}
-            state = self._take(Holder.create(plan, epoch, **about), before)
+            settled = not clears and self._follows_ended(before, plan)
+            state = self._take(Holder.create(plan, epoch, **about), before, settled=settled)
             holder = state.holder
             if holder is None or holder.plan_id != plan.plan_id:
                 raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}: another plan took it.")
@@ -278,7 +280,7 @@ class SparkTableTarget(FilesTarget):
         table = open_table(session, next(iter(FORMATS)), self._name)
         if table.schema() is None:
             raise SinkRefused(f"There is no table {self._name}: name the format it is to have, as format='iceberg'.")
-        rows = session.sql(f"DESCRIBE TABLE EXTENDED {table.quoted}").collect()
+        rows = table.ask(f"DESCRIBE TABLE EXTENDED {table.quoted}")
         found = next((row["data_type"] for row in rows if row["col_name"] == "Provider"), "unknown").lower()
         if found not in FORMATS:
             raise SinkRefused(f"{self._name} is of the format {found}: only {' and '.join(FORMATS)} are written.")
@@ -306,13 +308,24 @@ class SparkTableTarget(FilesTarget):
         with self._errors():
             return self._table.state(with_losses=with_losses)
 
-    def _take(self, holder: Holder, before: LogState) -> LogState:
+    def _follows_ended(self, before: LogState, plan: Plan) -> bool:
+        """Whether the plan has the windows behind those of a plan that is in as a whole: nothing is to be fenced then.
+
+        Such a plan is followed only when the ledger has all of it as committed, so it gets no range any more.
+        """
+        holder = before.holder
+        if holder is None or not (plan.increment and plan.consistency is Consistency.CATCH_UP):
+            return False
+        return holder.plan_id == plan.held_by and before.has_ended(self._submitted(holder.plan_id))
+
+    def _take(self, holder: Holder, before: LogState, *, settled: bool = False) -> LogState:
         """Let a plan take the table under an epoch that nobody has; return what the table says then.
 
-        The table may still have the token of an epoch of which its log has no note any more.
+        ``settled``: whether no attempt of before can commit. The table may still have the token of an epoch of which
+        its log has no note any more.
         """
         for _ in range(EPOCHS):
-            self._table.publish(note_of_plan(holder, settled=before.holder is None))
+            self._table.publish(note_of_plan(holder, settled=settled or before.holder is None))
             state = self._table.state()
             if state.holder is not None and state.holder.epoch >= holder.epoch:
                 return state

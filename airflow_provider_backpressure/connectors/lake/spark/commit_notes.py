@@ -181,6 +181,19 @@ class LogState:
             return []
         return [each for each in before if each.epoch >= self.settled]
 
+    def has_ended(self, submitted: Sequence[str] | None) -> bool:
+        """Whether no attempt of any epoch up to now can commit any more, since every slice of the holder is in.
+
+        ``submitted``: those that were submitted and are not known to be in; ``None`` where nobody knows. Only of a plan
+        whose ranges are all known: one that gets more of them later may have attempts that were not submitted yet.
+        """
+        holder = self.holder
+        plan = holder.row(committed=0).plan if holder is not None else None
+        if holder is None or plan is None or plan.ranges is None or submitted is None or self.settled < holder.epoch:
+            return False
+        slices = {*submitted, *(f"{seq}.0" for seq in range(plan.ranges))}
+        return all(self.find(holder.plan_id, each) is not None for each in slices)
+
     def find(self, plan_id: str, slice_id: str) -> Mark | None:
         """Return the mark of a slice, of whatever epoch."""
         return self.marks.get((plan_id, slice_id))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import BinaryType, DataType, StringType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
@@ -71,13 +71,13 @@ class DeltaTable(SparkTable):
         self._state = LogState()
         self._lossy: tuple[str, ...] | None = None
 
-    def check(self) -> None:
+    def check(self, there: StructType | None) -> None:
         """See :meth:`SparkTable.check`."""
-        if self.schema() is None:
+        if there is None:
             check_format(self.session, self.format, self.name)
             return
         try:
-            (detail,) = self.sql(f"DESCRIBE DETAIL {self.quoted}")
+            (detail,) = self.ask(f"DESCRIBE DETAIL {self.quoted}")
         except PySparkException as error:
             raise SinkRefused(f"{self.name} is no Delta table for this cluster: {first_line(error)}") from None
         if detail["format"] != self.format:
@@ -96,7 +96,7 @@ class DeltaTable(SparkTable):
     def list_lossy_partitions(self) -> tuple[str, ...]:
         """See :meth:`SparkTable.list_lossy_partitions`."""
         if self._lossy is None:
-            (detail,) = self.sql(f"DESCRIBE DETAIL {self.quoted}")
+            (detail,) = self.ask(f"DESCRIBE DETAIL {self.quoted}")
             self._lossy = self._list_partitions(detail, StringType())
         return self._lossy
 
@@ -154,7 +154,7 @@ class DeltaTable(SparkTable):
         """See :meth:`SparkTable.merge_view`. Where another commit changed the same files first it is made again."""
         for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
             try:
-                self.sql(make_statement(self.quoted))
+                self.run(make_statement(self.quoted))
             except PySparkException as error:
                 if number == TRIES or not any(sign in str(error) for sign in _OVERTAKEN):
                     raise
@@ -165,14 +165,14 @@ class DeltaTable(SparkTable):
 
     def clear_noted(self, note: Note) -> None:
         """See :meth:`SparkTable.clear_noted`. Delta skips a delete whose token the table has."""
-        self.sql(f"DELETE FROM {self.quoted}")  # noqa: S608
+        self.run(f"DELETE FROM {self.quoted}")  # noqa: S608
 
     def tidy(self) -> None:
         """See :meth:`SparkTable.tidy`. Files that no commit names go with a VACUUM."""
 
     def compact(self) -> None:
         """See :meth:`SparkTable.compact`. Its commit changes no data, and conflicts with none that adds rows."""
-        self.sql(f"OPTIMIZE {self.quoted}")
+        self.run(f"OPTIMIZE {self.quoted}")
 
     def remove_old_versions(self) -> None:
         """See :meth:`SparkTable.remove_old_versions`. Files go, by ``delta.deletedFileRetentionDuration``.
@@ -182,11 +182,10 @@ class DeltaTable(SparkTable):
         """
         with clone_session(self.session) as session:
             session.conf.set(LISTING, str(LISTING_TASKS))
-            session.sql(f"VACUUM {self.quoted}").collect()
+            session.sql(f"VACUUM {self.quoted}")
 
     def _history(self, most: int) -> list[Any]:
-        history = self.session.sql(f"DESCRIBE HISTORY {self.quoted} LIMIT {most}")
-        return history.select("version", "operation", "operationParameters", "userMetadata").collect()
+        return self.ask(f"DESCRIBE HISTORY {self.quoted} LIMIT {most}")
 
 
 def _list_present(commits: Sequence[_Commit]) -> Iterator[Note]:

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.errors import PySparkException
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
+from airflow_provider_backpressure.connectors.lake.spark.session import forgo_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
@@ -50,9 +51,9 @@ class IcebergTable(SparkTable):
     def __init__(self, session: "SparkSession", name: str) -> None:
         """See :class:`SparkTable`."""
         super().__init__(session, name)
-        # Before the session uses the catalog. Ranges would share the table's object otherwise: one that commits changes
-        # what another has just read, and the connector takes snapshots for published that are not.
-        session.conf.set(f"spark.sql.catalog.{name.partition('.')[0]}.cache-enabled", "false")
+        # Ranges would share the table's object otherwise: one that commits changes what another has just read, and the
+        # connector takes snapshots for published that are not.
+        self._may_be_cached = forgo_cache(session, name.partition(".")[0])
         self._seen, self._notes = "", list[Note]()
         self._present, self._lost = set[str](), set[str]()
         self._line = Line()
@@ -63,12 +64,12 @@ class IcebergTable(SparkTable):
         **{f"write.{what}.mode": "merge-on-read" for what in ("merge", "update", "delete")},
     }
 
-    def check(self) -> None:
+    def check(self, there: StructType | None) -> None:
         """See :meth:`SparkTable.check`."""
-        if self.schema() is None:
+        if there is None:
             check_format(self.session, self.format, self.name)
         else:
-            rows = self.sql(f"DESCRIBE TABLE EXTENDED {self.quoted}")
+            rows = self.ask(f"DESCRIBE TABLE EXTENDED {self.quoted}")
             provider = next((row["data_type"] for row in rows if row["col_name"] == "Provider"), "")
             if provider != self.format:
                 raise SinkRefused(f"{self.name} is a table of the format {provider or 'unknown'}, not {self.format}.")
@@ -164,7 +165,7 @@ class IcebergTable(SparkTable):
         notes = [found for each in before if _is_ours(each) and (found := _find_note(each, snapshots)) is not None]
         if not LogState.read(notes, self.properties()).admits(note):
             return
-        self.sql(statement)
+        self.run(statement)
         head = self._find_head(branch)
         if head == fork:
             return
@@ -177,7 +178,7 @@ class IcebergTable(SparkTable):
         return f"`{self.name.partition('.')[0]}`.system"
 
     def _find_head(self, branch: str) -> str:
-        found = self.sql(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
+        found = self.ask(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
         if not found:
             raise SinkUnavailable(f"The branch {branch} of {self.name} was removed while it was written.")
         return str(found[0]["snapshot_id"])
@@ -185,7 +186,7 @@ class IcebergTable(SparkTable):
     def _list_snapshots(self) -> dict[str, Any]:
         columns = "snapshot_id, parent_id, summary, unix_millis(committed_at) AS at"
         ours = f"SELECT {columns} FROM {self.quoted}.snapshots"  # noqa: S608
-        return {str(row["snapshot_id"]): row for row in self.sql(ours)}
+        return {str(row["snapshot_id"]): row for row in self.ask(ours)}
 
     def _quote_branch(self, branch: str) -> str:
         return f"{self.quoted}.`branch_{branch}`"
@@ -193,7 +194,7 @@ class IcebergTable(SparkTable):
     def tidy(self) -> None:
         """See :meth:`SparkTable.tidy`. A branch keeps its snapshot, with all files, from being expired."""
         self.refresh()
-        names = [row["name"] for row in self.sql(f"SELECT name FROM {self.quoted}.refs")]  # noqa: S608
+        names = [row["name"] for row in self.ask(f"SELECT name FROM {self.quoted}.refs")]  # noqa: S608
         for name in filter(_BRANCH.fullmatch, names):
             self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{name}`")
 
@@ -201,9 +202,9 @@ class IcebergTable(SparkTable):
         """See :meth:`SparkTable.compact`. Files of deletes that apply to no file any more go too."""
         options = "map('min-input-files', '2', 'remove-dangling-deletes', 'true')"
         self.refresh()
-        self.sql(f"CALL {self._procedures}.rewrite_data_files(table => '{self.quoted}', options => {options})")
+        self.run(f"CALL {self._procedures}.rewrite_data_files(table => '{self.quoted}', options => {options})")
         if self.all_properties().get("format-version") == "2":
-            self.sql(f"CALL {self._procedures}.rewrite_position_delete_files(table => '{self.quoted}')")
+            self.run(f"CALL {self._procedures}.rewrite_position_delete_files(table => '{self.quoted}')")
 
     def remove_old_versions(self) -> None:
         """See :meth:`SparkTable.remove_old_versions`. Before the first plan has ended nothing is removed."""
@@ -214,19 +215,20 @@ class IcebergTable(SparkTable):
         if needed is None:
             return
         age = f"SELECT unix_millis(now()), max_snapshot_age_in_ms FROM {self.quoted}.refs WHERE name = 'main'"  # noqa: S608
-        ((now, own),) = self.sql(age)
+        ((now, own),) = self.ask(age)
         if own is not None and now - own > needed:
             # An age of the branch itself counts more than what is asked for, and what is needed would go.
             return
         bound = min(now - int(properties.get(MAX_AGE, MAX_AGE_DEFAULT)), needed)
         before = datetime.fromtimestamp(bound / 1000, UTC).isoformat(" ", "milliseconds")
-        self.sql(
+        self.run(
             f"CALL {self._procedures}.expire_snapshots(table => '{self.quoted}', older_than => TIMESTAMP '{before}')"
         )
 
     def refresh(self) -> None:
-        """Let the session forget what its catalog has cached of the table."""
-        self.sql(f"REFRESH TABLE {self.quoted}")
+        """Let the session forget what its catalog has cached of the table, if it may cache any."""
+        if self._may_be_cached:
+            self.run(f"REFRESH TABLE {self.quoted}")
 
     def _publish_branch(self, branch: str, note: Note) -> None:
         call = f"CALL {self._procedures}.cherrypick_snapshot('{self.quoted}', {self._find_head(branch)})"
@@ -243,7 +245,7 @@ class IcebergTable(SparkTable):
         """Run a statement that commits metadata, again where other commits came first."""
         for number, pause in enumerate(PollPolicy().waits(), start=1):
             try:
-                self.sql(statement)
+                self.run(statement)
             except PySparkException as error:
                 if number == TRIES or not any(sign in str(error) for sign in _OVERTAKEN):
                     raise

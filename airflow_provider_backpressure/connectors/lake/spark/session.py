@@ -4,6 +4,7 @@ import atexit
 import socket
 import threading
 import uuid
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,8 @@ from pyspark import __version__ as PYSPARK
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.dataframe import DataFrame
+from pyspark.sql.connect.plan import SQL
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
 _TOO_OLD = "A MERGE or DELETE needs a copy of the session, which Spark Connect makes since 4.1, but {}: upgrade it."
+_without_cache: "weakref.WeakKeyDictionary[AnySession, set[str]]" = weakref.WeakKeyDictionary()
+"""Catalogs that cache nothing, by their session."""
+_forgoing = threading.Lock()
 _AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
 
 
@@ -86,6 +92,31 @@ class SqlSession:
         return _connect(channel)
 
 
+def ask(session: "AnySession", query: str) -> list[Any]:
+    """Return the rows of a query, or of a command that changes nothing, by one request.
+
+    ``session.sql`` asks the server what it is at once, and once more for the rows.
+    """
+    rows: list[Any] = DataFrame(SQL(query), cast("SparkSession", session)).collect()
+    return rows
+
+
+def forgo_cache(session: "AnySession", catalog: str) -> bool:
+    """Let a catalog of Iceberg cache no table in this session; return whether it may do so all the same.
+
+    Once a session has used a catalog, that takes no other setting.
+    """
+    with _forgoing:
+        without = _without_cache.setdefault(session, set())
+        if catalog in without:
+            return False
+        if any(each.name == catalog for each in session.catalog.listCatalogs()):
+            return True
+        session.conf.set(f"spark.sql.catalog.{catalog}.cache-enabled", "false")
+        without.add(catalog)
+        return False
+
+
 @contextmanager
 def clone_session(session: "AnySession") -> Iterator["AnySession"]:
     """Give a copy of a session, with its views and settings, to a commit that needs settings of its own.
@@ -106,6 +137,8 @@ def clone_session(session: "AnySession") -> Iterator["AnySession"]:
     _let_go(client)
     client._channel.close()
     clone = _connect(cast("DefaultChannelBuilder", client._builder))
+    # It has the settings, and makes catalogs of its own.
+    _without_cache[cast("AnySession", clone)] = set(_without_cache.get(session, ()))
     try:
         yield cast("AnySession", clone)
     finally:

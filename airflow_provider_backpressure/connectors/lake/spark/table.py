@@ -18,7 +18,7 @@ from pyspark.errors import (
 from pyspark.sql.types import DataType, ShortType, StructField, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
+from airflow_provider_backpressure.connectors.lake.spark.session import ask, clone_session
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
 from airflow_provider_backpressure.spark.types import carrier
@@ -64,9 +64,13 @@ class SparkTable(ABC):
         """The name as SQL takes it."""
         return ".".join(f"`{part}`" for part in self.name.split("."))
 
-    def sql(self, text: str) -> list[Any]:
-        """Run a statement and return its rows."""
-        return self.session.sql(text).collect()
+    def run(self, statement: str) -> None:
+        """Run a statement that changes something, by one request: what it returns is not fetched."""
+        self.session.sql(statement)
+
+    def ask(self, query: str) -> list[Any]:
+        """Return the rows of a query, or of a command that changes nothing."""
+        return ask(self.session, query)
 
     def schema(self) -> StructType | None:
         """Return the columns; ``None`` where there is no table."""
@@ -83,7 +87,7 @@ class SparkTable(ABC):
         pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         options = f" TBLPROPERTIES ({pairs})" if pairs else ""
         fields = ", ".join(f"`{each.name}` {carrier(each.type)[1].simpleString()}" for each in columns)
-        self.sql(f"CREATE TABLE IF NOT EXISTS {self.quoted} ({fields}) USING {self.format}{options}")
+        self.run(f"CREATE TABLE IF NOT EXISTS {self.quoted} ({fields}) USING {self.format}{options}")
 
     creation: ClassVar[Mapping[str, str]] = {}
     """Table properties that it is created with."""
@@ -104,18 +108,18 @@ class SparkTable(ABC):
 
     def all_properties(self) -> dict[str, str]:
         """Return every table property."""
-        return {row["key"]: row["value"] for row in self.sql(f"SHOW TBLPROPERTIES {self.quoted}")}
+        return {row["key"]: row["value"] for row in self.ask(f"SHOW TBLPROPERTIES {self.quoted}")}
 
     def keep(self, properties: Mapping[str, str]) -> None:
         """Set table properties; their values need no quotes, see :func:`.commit_notes.pack`."""
         pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-        self.sql(f"ALTER TABLE {self.quoted} SET TBLPROPERTIES ({pairs})")
+        self.run(f"ALTER TABLE {self.quoted} SET TBLPROPERTIES ({pairs})")
 
     def forget(self, names: Sequence[str]) -> None:
         """Remove table properties."""
         if names:
             listed = ", ".join(f"'{name}'" for name in names)
-            self.sql(f"ALTER TABLE {self.quoted} UNSET TBLPROPERTIES IF EXISTS ({listed})")
+            self.run(f"ALTER TABLE {self.quoted} UNSET TBLPROPERTIES IF EXISTS ({listed})")
 
     def state(self, *, with_losses: bool = False) -> LogState:
         """Return what the table's log and its properties say of our plans and slices; of a missing table nothing.
@@ -188,8 +192,11 @@ class SparkTable(ABC):
         ...
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise ``SinkRefused`` where the cluster lacks what the format needs, or the table has another format."""
+    def check(self, there: StructType | None) -> None:
+        """Raise ``SinkRefused`` where the cluster lacks what the format needs, or the table has another format.
+
+        ``there``: what :meth:`schema` returns.
+        """
         ...
 
     @abstractmethod

@@ -30,6 +30,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.change_merge import UNK
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     END,
     RUN,
+    Publish,
     check_partitions,
     commit_once,
     find_mark,
@@ -84,7 +85,7 @@ def run_window(
     attempt, began = Attempt.create(spec, spec.slices[0]), time.perf_counter()
     window = _Window(session=session, spec=spec, source=source, profile=profile, attempt=attempt)
 
-    def prepare() -> Callable[[], None]:
+    def prepare() -> Publish:
         staged = window.stage(lambda changes: changes)
         rows, fold, read_at = window.fold(table, staged)
         mark = Mark.made(
@@ -93,18 +94,19 @@ def run_window(
         check_partitions(rows.where(quote(OP) != DELETE), table)
         return partial(publish_changes, table, mark, rows, fold)
 
-    mark = commit_once(table, attempt, partial(_find_mark, table, spec, attempt), prepare)
-    return maintain_behind(table, spec, attempt, mark, began=began)
+    committed = commit_once(table, attempt, partial(_find_mark, spec, attempt), prepare)
+    return maintain_behind(table, spec, attempt, committed, began=began)
 
 
-def _find_mark(table: SparkTable, spec: RangeSpec, attempt: Attempt) -> Mark | None:
+def _find_mark(spec: RangeSpec, attempt: Attempt, state: LogState) -> Mark | None:
     """Return the window's mark. Where there is none: ``PlanSuperseded`` for one that may not commit any more,
 
     ``RangeFailed`` unless the frontier is where the window begins.
     """
-    found = find_mark(table, attempt)
+    name = spec.write.target
+    found = find_mark(attempt, name, state)
     if found is None:
-        move_streams(_find_frontier(table.state(), spec), attempt.moves, table.name)
+        move_streams(_find_frontier(state, spec), attempt.moves, name)
     return found
 
 

@@ -19,15 +19,15 @@ from airflow_provider_backpressure.exceptions import BackpressureError
 log = logging.getLogger(__name__)
 
 
-def maintain(table: SparkTable, tag: str, *, began: float) -> Mapping[str, tuple[float, float, float]]:
+def maintain(table: SparkTable, state: LogState, tag: str, *, began: float) -> Mapping[str, tuple[float, float, float]]:
     """Maintain the table if it is due, and return how long that took of the attempt; nothing where it is switched off.
 
-    ``began``: when the attempt began, by the clock for durations. What goes wrong fails no window, since the window is
-    in: it is logged. The next window tries a compaction again; old versions are removed behind the next one.
+    ``state``: what the table said behind the commit; ``began``: when the attempt began, by the clock for durations.
+    What goes wrong fails no window, since the window is in: it is logged. The next window tries a compaction again; old
+    versions are removed behind the next one.
     """
     before = time.perf_counter()
     try:
-        state = table.state()
         every = int(state.holder.about.get(MAINTAIN_EVERY, 0)) if state.holder is not None else 0
         if not every:
             return {}

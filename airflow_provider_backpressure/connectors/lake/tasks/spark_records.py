@@ -16,12 +16,13 @@ from pyspark.sql.window import Window
 from airflow_provider_backpressure.connectors.lake.last_write import GONE
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table
+from airflow_provider_backpressure.connectors.lake.spark.table import open_table
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OP
 from airflow_provider_backpressure.connectors.lake.tasks.change_merge import ChangeFold, quote
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table import (
     AT,
     PLACED,
+    Publish,
     add_stamps,
     check_partitions,
     commit_once,
@@ -57,7 +58,7 @@ def run_range(
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt, began = Attempt.create(spec, to_one_slice(spec)), time.perf_counter()
 
-    def prepare() -> Callable[[], None]:
+    def prepare() -> Publish:
         stamped = add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
         rows, mark = stage(stamped, spec.write, attempt)
         _check_keys(rows, spec.write, table.name)
@@ -65,15 +66,16 @@ def run_range(
         check_partitions(last.where(quote(OP) != DELETE), table)
         return partial(publish_changes, table, mark, last, fold)
 
-    mark = commit_once(table, attempt, partial(_find_mark, table, spec, attempt), prepare)
-    return maintain_behind(table, spec, attempt, mark, began=began)
+    committed = commit_once(table, attempt, partial(_find_mark, spec, attempt), prepare)
+    return maintain_behind(table, spec, attempt, committed, began=began)
 
 
-def _find_mark(table: SparkTable, spec: RangeSpec, attempt: Attempt) -> Mark | None:
+def _find_mark(spec: RangeSpec, attempt: Attempt, state: LogState) -> Mark | None:
     """Return the range's mark; errors as those of :func:`.spark_table.find_mark`, and where it is not its turn."""
-    found = find_mark(table, attempt)
+    name = spec.write.target
+    found = find_mark(attempt, name, state)
     if found is None:
-        move_streams(_find_positions(table.state(), spec), attempt.moves, table.name)
+        move_streams(_find_positions(state, spec), attempt.moves, name)
     return found
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from airflow_provider_backpressure.connectors.lake.last_write import GONE, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     LOST_IN_PARTITIONS,
     SparkTable,
@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 
 RUN, END = "backpressure_run", "backpressure_end"
 """Last columns of the materialised rows: which execution of a task has made a row, and what it says behind its last."""
+Publish = Callable[[], LogState | None]
+"""Commits what is staged, and may return what the table says since then."""
 AT = "backpressure_at"
 PLACED = (*(column.name for column in HIDDEN_PLACE.values()), GONE)
 """Columns with the position of a record, and whether its key was deleted."""
@@ -83,7 +85,7 @@ def run_range(
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt = Attempt.create(spec, to_one_slice(spec))
 
-    def prepare() -> Callable[[], None]:
+    def prepare() -> Publish:
         stamped = add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
         rows, mark = stage(stamped, spec.write, attempt)
         key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
@@ -91,7 +93,7 @@ def run_range(
         check_partitions(rows, table)
         return partial(_publish, table, mark, rows, key)
 
-    mark = commit_once(table, attempt, partial(find_mark, table, attempt), prepare)
+    mark, _ = commit_once(table, attempt, partial(find_mark, attempt, table.name), prepare)
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(make_result(mark, attempt),))
 
 
@@ -126,61 +128,72 @@ def _publish(table: SparkTable, mark: Mark, rows: "DataFrame", key: Sequence[str
         table.publish(note, rows)
 
 
-def publish_changes(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold) -> None:
-    """Commit changes by key. A MERGE that finds nothing to change commits nothing: its mark goes in without rows."""
+def publish_changes(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold) -> LogState | None:
+    """Commit changes by key. A MERGE that finds nothing to change commits nothing: its mark goes in without rows.
+
+    Return what the table says since the commit; ``None`` where it was not asked.
+    """
     note = note_of_mark(mark)
     if not mark.rows:
         table.publish(note)
-        return
+        return None
     table.merge(note, rows, fold.make_merge)
     # Where it is not admitted the mark is there, or this is a late attempt, which has to leave the table alone.
-    if table.state().admits(note):
-        log.info("Nothing was to be changed in %s by %s.", table.name, mark.slice_id)
-        table.publish(note)
+    state = table.state()
+    if not state.admits(note):
+        return state
+    log.info("Nothing was to be changed in %s by %s.", table.name, mark.slice_id)
+    table.publish(note)
+    return None
 
 
 def commit_once(
     table: SparkTable,
     attempt: Attempt,
-    find: Callable[[], Mark | None],
-    prepare: Callable[[], Callable[[], None]],
-) -> Mark:
-    """Return the slice's mark. Where ``find`` finds none, what ``prepare`` stages is committed as it says."""
+    find: Callable[[LogState], Mark | None],
+    prepare: Callable[[], Publish],
+) -> tuple[Mark, LogState]:
+    """Return the slice's mark, and what the table said with it.
+
+    Where ``find`` finds none, what ``prepare`` stages is committed as it says.
+    """
     with translate_refusals(table.name):
-        found = find()
+        found = find(state := table.state())
     if found is None:
         publish = prepare()
         reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
         with translate_refusals(table.name):
-            found = find() or _commit(table, attempt, publish)
+            found = find(state := table.state())
+            if found is None:
+                found, state = _commit(table, attempt, publish)
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
-    return found
+    return found, state
 
 
-def _commit(table: SparkTable, attempt: Attempt, publish: Callable[[], None]) -> Mark:
+def _commit(table: SparkTable, attempt: Attempt, publish: Publish) -> tuple[Mark, LogState]:
     """Let rows and mark be published, and return the slice's mark: this attempt's, or that of one before it."""
     try:
-        publish()
+        said = publish()
     except PySparkException as error:
-        found = find_mark(table, attempt)
+        found = find_mark(attempt, table.name, state := table.state())
         if found is None:
             raise
         log.info("The commit of %s ended in an error, and its range is committed: %s", attempt.tag, first_line(error))
-        return found
-    found = find_mark(table, attempt)
+        return found, state
+    state = table.state() if said is None else said
+    found = find_mark(attempt, table.name, state)
     if found is None:
         raise RangeFailed(f"The log of {table.name} has no commit of the attempt {attempt.tag}.")
-    return found
+    return found, state
 
 
-def find_mark(table: SparkTable, attempt: Attempt) -> Mark | None:
+def find_mark(attempt: Attempt, name: str, state: LogState) -> Mark | None:
     """Return the slice's mark; ``PlanSuperseded`` where there is none and the attempt may not commit any more."""
-    state = table.state()
     found = state.find(attempt.plan_id, attempt.slice_id)
     if found is None:
-        attempt.check(state.holder, table.name)
+        attempt.check(state.holder, name)
         if state.is_fenced(attempt):
-            raise PlanSuperseded(f"{table.name} refuses the attempt {attempt.tag}: its range was revoked.")
+            raise PlanSuperseded(f"{name} refuses the attempt {attempt.tag}: its range was revoked.")
     return found
 
 
@@ -336,9 +349,15 @@ def _add_up(said: Iterable[str]) -> tuple[int, int, str]:
     return rows, size, f"{str(whole).rpartition(':')[0]}:{number % 2**64:016x}"
 
 
-def maintain_behind(table: SparkTable, spec: RangeSpec, attempt: Attempt, mark: Mark, *, began: float) -> RangeResult:
-    """Maintain the table behind a commit, and return what the mark says. ``began``: when, by ``time.perf_counter``."""
-    times = maintain(table, attempt.tag, began=began)
+def maintain_behind(
+    table: SparkTable, spec: RangeSpec, attempt: Attempt, committed: tuple[Mark, LogState], *, began: float
+) -> RangeResult:
+    """Maintain the table behind a commit, and return what the mark says.
+
+    ``committed``: what :func:`commit_once` returned; ``began``: when, by ``time.perf_counter``.
+    """
+    mark, state = committed
+    times = maintain(table, state, attempt.tag, began=began)
     result = replace(make_result(mark, attempt), times=times)
     return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(result,))
 

@@ -22,6 +22,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
 )
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, OffsetBounds
 from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from tests.support.lake_plans import make_followed_plan
 
 
 def holder(plan_id: str, epoch: int, *, began: int | None = None) -> Holder:
@@ -203,3 +204,18 @@ def test_positions_of_a_topic_are_where_the_marks_of_a_plan_end() -> None:
     state = LogState.read(map(note_of_mark, marks), {})
     assert state.find_positions("p1", topic) == {"t/0": 12, "t/1": 7}
     assert len(state.list_uncompacted()) == 3, "each of them is one MERGE"
+
+
+@pytest.mark.statement("K3", "X1")
+def test_a_plan_has_ended_when_every_slice_that_it_ever_had_is_in() -> None:
+    """K3, X1: then every token of its attempts is taken, and the plan behind it has nothing to fence."""
+    plan = make_followed_plan("p1", ranges=2)
+    held = note_of_plan(Holder.create(plan, 1), settled=True)
+    both = [held, note_of_mark(mark()), note_of_mark(mark("1.0"))]
+    assert LogState.read(both, {}).has_ended([])
+    assert not LogState.read(both[:2], {}).has_ended([])
+    assert not LogState.read(both, {}).has_ended(["2.0"]), "a range that was cut out of another one"
+    assert not LogState.read(both, {}).has_ended(None), "nobody knows"
+    unsettled = note_of_plan(replace(Holder.create(plan, 1), epoch=2), settled=False)
+    assert not LogState.read([*both, unsettled], {}).has_ended([])
+    assert not LogState.read([], {}).has_ended([])

@@ -102,11 +102,10 @@ class Overtaken(DeltaTable):
         super().__init__(cast("Any", None), "lake.raw.t")
         self.error, self.times, self.ran = error, times, 0
 
-    def sql(self, text: str) -> list[Any]:
+    def run(self, statement: str) -> None:
         self.ran += 1
         if self.ran <= self.times:
             raise PySparkException(self.error)
-        return []
 
 
 @pytest.mark.statement("K3", "X1")

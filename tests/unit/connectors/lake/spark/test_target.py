@@ -16,7 +16,9 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_mark,
 )
 from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
+from tests.support.lake_plans import make_followed_plan
 
 CLOSED, PLAN = "closed", "plan"
 
@@ -193,3 +195,23 @@ def test_a_server_that_was_started_again_is_asked_in_another_session(table: List
         target.held()
     cast("Mock", target._session).forget.assert_called_once_with()
     assert target._opened is None
+
+
+@pytest.mark.statement("K3", "X1")
+@pytest.mark.parametrize(
+    ("submitted", "kinds"), [([], []), (["0.1"], [Kind.FENCE, Kind.SETTLED]), (None, [Kind.SETTLED])]
+)
+def test_windows_behind_a_plan_that_is_in_take_the_table_by_one_commit(
+    submitted: list[str] | None, kinds: list[Kind]
+) -> None:
+    """K3, X1: unless a late attempt of it may be there, or nobody knows."""
+    table = ListedTable()
+    target_of(table, 0).begin(make_followed_plan(CLOSED, ranges=1))
+    write(table, CLOSED, 1)
+    target, before = target_of(table, 10), len(table.notes)
+    target.tell_submitted(lambda plan_id: submitted)
+    windows = make_followed_plan(PLAN, ranges=1, held_by=CLOSED, window=Window(column="log", after="0/1", upto="0/2"))
+    assert target.begin(windows) == 2
+    assert [note.kind for note in table.notes[before:]] == [Kind.PLAN, *kinds]
+    assert table.state().settled == 2
+    assert table.state().unsettled == []

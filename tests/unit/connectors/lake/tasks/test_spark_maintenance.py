@@ -47,7 +47,7 @@ class Recorded:
 def run(table: Any, every: int) -> dict[str, Any]:
     """Maintain behind a window that began half a second ago."""
     table.every = every
-    return dict(maintain(table, "tag", began=time.perf_counter() - 0.5))
+    return dict(maintain(table, table.state(), "tag", began=time.perf_counter() - 0.5))
 
 
 def test_it_is_due_after_so_many_windows_and_never_where_it_is_switched_off() -> None:
