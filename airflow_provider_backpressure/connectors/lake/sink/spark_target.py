@@ -224,7 +224,7 @@ class SparkTableTarget(FilesTarget):
         gone = [each for each in plan_ids if each not in (plan.plan_id, plan.held_by)]
         with self._errors():
             state, _ = self._find_held(plan)
-            kept = self._table.properties()
+            kept = state.properties
             names = [name for each in gone if (name := f"{MARKS}{each}") in kept]
             self._table.forget(names)
             return sum(len(state.marks_of(name.removeprefix(MARKS))) for name in names)
@@ -237,7 +237,7 @@ class SparkTableTarget(FilesTarget):
         with self._errors():
             state, _ = self._find_held(plan)
             wanted = {**pack_state(state, plan.plan_id), **self._table.describe_head()}
-            kept = self._table.properties()
+            kept = state.properties
             if any(kept.get(name) != value for name, value in wanted.items()):
                 self._table.keep(wanted)
             self._table.tidy()

@@ -134,6 +134,8 @@ class LogState:
     """Those of them of which the log has no note any more."""
     cut_off: str = ""
     """The version at which the last plan that ended has left the table, where the present rows do not come from it."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Our table properties, as they were read with the notes."""
     compacted: str = ""
     """When the last window was committed whose files were compacted since; empty where none were."""
 
@@ -150,7 +152,8 @@ class LogState:
         """Put notes, in the log's order, and properties together. ``present``: ``None`` for the tokens of the notes."""
         notes = list(notes)
         tokens = {note.token for note in notes} if present is None else present
-        state = cls(present=tokens, lost=lost, cut_off=cut_off, compacted=properties.get(COMPACTED, ""))
+        own = {name: text for name, text in properties.items() if name.startswith(f"{KEY}.")}
+        state = cls(present=tokens, lost=lost, cut_off=cut_off, properties=own, compacted=own.get(COMPACTED, ""))
         if PLAN in properties:
             state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
         for name, text in properties.items():

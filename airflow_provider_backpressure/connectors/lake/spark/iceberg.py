@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StructType
@@ -57,6 +57,13 @@ class IcebergTable(SparkTable):
         self._seen, self._notes = "", list[Note]()
         self._present, self._lost = set[str](), set[str]()
         self._line = Line()
+        self._snapshots = dict[str, Any]()
+
+    def with_session(self, session: "SparkSession") -> Self:
+        """See :meth:`SparkTable.with_session`."""
+        table = super().with_session(session)
+        table._snapshots = self._snapshots
+        return table
 
     creation: ClassVar[Mapping[str, str]] = {"commit.retry.num-retries": "20"}
     creation_to_follow: ClassVar[Mapping[str, str]] = {
@@ -184,7 +191,20 @@ class IcebergTable(SparkTable):
         return str(found[0]["snapshot_id"])
 
     def _list_snapshots(self) -> dict[str, Any]:
-        columns = "snapshot_id, parent_id, summary, unix_millis(committed_at) AS at"
+        """Return the snapshots that are there. What one says of itself never changes, so it is fetched once."""
+        since = max((row["at"] for row in self._snapshots.values()), default=0)
+        found = self._fetch_snapshots(since)
+        lacking = [key for key, row in found.items() if row["summary"] is None]
+        if any(key not in self._snapshots for key in lacking):
+            # One that came late, by another clock.
+            found, lacking = self._fetch_snapshots(0), []
+        self._snapshots = {**found, **{key: self._snapshots[key] for key in lacking}}
+        return self._snapshots
+
+    def _fetch_snapshots(self, since: int) -> dict[str, Any]:
+        """Return all snapshots, with the summaries of those that were committed since a time, in milliseconds."""
+        at = "unix_millis(committed_at)"
+        columns = f"snapshot_id, parent_id, {at} AS at, IF({at} >= {since}, summary, NULL) AS summary"
         ours = f"SELECT {columns} FROM {self.quoted}.snapshots"  # noqa: S608
         return {str(row["snapshot_id"]): row for row in self.ask(ours)}
 

@@ -174,7 +174,11 @@ class SparkTable(ABC):
         with clone_session(self.session) as session:
             for name, value in self.note_settings(note).items():
                 session.conf.set(name, value)
-            yield type(self)(session, self.name)
+            yield self.with_session(session)
+
+    def with_session(self, session: "SparkSession") -> Self:
+        """Return this table in another session."""
+        return type(self)(session, self.name)
 
     @abstractmethod
     def note_settings(self, note: Note) -> dict[str, str]:

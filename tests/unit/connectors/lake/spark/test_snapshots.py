@@ -1,0 +1,58 @@
+"""What is fetched of an Iceberg table's snapshots, over a table that is a list of rows."""
+
+import re
+from typing import Any
+from unittest.mock import MagicMock
+
+from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
+
+
+class Listed(IcebergTable):
+    """A table whose snapshots are a list of number, parent and time."""
+
+    def __init__(self, session: Any = None, name: str = "lake.raw.t") -> None:
+        super().__init__(session or MagicMock(), name)
+        self.there = [(1, None, 1000), (2, 1, 2000)]
+        self.fetched = 0
+        """Summaries that were fetched."""
+
+    def ask(self, query: str) -> list[Any]:
+        (since,) = re.findall(r">= (\d+)", query)
+        rows = [
+            {
+                "snapshot_id": number,
+                "parent_id": parent,
+                "at": at,
+                "summary": {"n": number} if at >= int(since) else None,
+            }
+            for number, parent, at in self.there
+        ]
+        self.fetched += sum(row["summary"] is not None for row in rows)
+        return rows
+
+    def list_summaries(self) -> dict[str, int]:
+        return {key: row["summary"]["n"] for key, row in self._list_snapshots().items()}
+
+
+def test_what_is_known_is_not_fetched_again_and_what_was_expired_is_gone() -> None:
+    """The newest one is, since another may have come within its millisecond."""
+    table = Listed()
+    assert table.list_summaries() == {"1": 1, "2": 2}
+    table.there = [(2, 1, 2000), (3, 2, 2000), (4, 3, 4000)]
+    assert table.list_summaries() == {"2": 2, "3": 3, "4": 4}
+    assert table.fetched == 2 + 3
+
+
+def test_one_that_came_late_by_another_clock_is_fetched_too() -> None:
+    """Its time lies before those that are known."""
+    table = Listed()
+    table.list_summaries()
+    table.there.append((3, 2, 1500))
+    assert table.list_summaries() == {"1": 1, "2": 2, "3": 3}
+
+
+def test_a_session_for_a_commit_knows_what_the_table_knew() -> None:
+    """It lists them before and behind a merge."""
+    table = Listed()
+    table.list_summaries()
+    assert table.with_session(MagicMock())._snapshots == table._snapshots
