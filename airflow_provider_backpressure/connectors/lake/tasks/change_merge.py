@@ -51,7 +51,9 @@ class ChangeFold:
         rows = changes.where((quote(SEQ) > self.truncated) & (quote(OP) != TRUNCATE))
         if self.moved:
             rows = self._follow_moves(rows, trusted if self.truncated < 0 else None)
-        by_key = Window.partitionBy(*(quote(f"_{place}") for place in self._key))
+        # They come from one task: otherwise that one partition would be sorted and folded by one task, too.
+        key = [quote(f"_{place}") for place in self._key]
+        rows, by_key = rows.repartition(*key), Window.partitionBy(*key)
         if not self.kept:
             newest = functions.row_number().over(by_key.orderBy(quote(SEQ).desc()))
             last = rows.withColumn(_LAST, newest).where(quote(_LAST) == 1)
