@@ -5,13 +5,14 @@ from unittest.mock import MagicMock
 
 import grpc
 import pytest
+from pyspark.sql.catalog import CatalogMetadata
 from pyspark.sql.connect.client import SparkConnectClient
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
-from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
+from airflow_provider_backpressure.connectors.lake.spark.session import clone_session, forgo_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import build_merge
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -54,3 +55,18 @@ def test_a_spark_without_copies_of_sessions_is_refused_by_name(monkeypatch: pyte
         clone_session(session),
     ):
         pass
+
+
+@pytest.mark.statement("K3")
+def test_a_session_that_has_used_a_catalog_may_have_cached_its_tables() -> None:
+    """K3: then it takes no other setting, and is told to forget a table before each look; otherwise it never is."""
+    fresh, used = MagicMock(), MagicMock()
+    used.catalog.listCatalogs.return_value = [CatalogMetadata(name="lake", description=None)]
+    tables = [IcebergTable(session, "lake.raw.t") for session in (fresh, fresh, used, used)]
+    fresh.catalog.listCatalogs.return_value = used.catalog.listCatalogs.return_value
+    assert not forgo_cache(fresh, "lake"), "it is in use since it was told"
+    fresh.conf.set.assert_called_once_with("spark.sql.catalog.lake.cache-enabled", "false")
+    for table in tables:
+        table.refresh()
+    assert fresh.sql.call_count == 0
+    assert [call.args for call in used.sql.call_args_list] == [("REFRESH TABLE `lake`.`raw`.`t`",)] * 2
