@@ -51,6 +51,11 @@ class BatchSum:
         return f"{ALGORITHM}:{self._sum:016x}"
 
 
+def digest_rows(batch: pyarrow.RecordBatch) -> numpy.ndarray:
+    """Return a number of 64 bits for each row: the same for rows that read the same."""
+    return numpy.fromiter(map(xxh3_64_intdigest, _texts(batch)), "u8", batch.num_rows)
+
+
 def _texts(batch: pyarrow.RecordBatch) -> list[bytes]:
     """Return what is hashed of each row."""
     nulls = numpy.zeros((batch.num_rows, -(-batch.num_columns // _BITS)), "<u8")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from zlib import compress, decompress
 
+import numpy
 import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.tasks.change_columns import (
@@ -19,7 +20,7 @@ from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.change_rows import MOVE, TRUNCATE
 from airflow_provider_backpressure.spark.types import arrow_schema
-from airflow_provider_backpressure.spark.value_hash import BatchSum
+from airflow_provider_backpressure.spark.value_hash import BatchSum, digest_rows
 
 SEQ, OP, KEPT, ASK = "backpressure_seq", "backpressure_op", "backpressure_kept", "backpressure_ask"
 """Columns before the table's own: the number of a change, what was done, numbers of the columns that the log leaves
@@ -30,6 +31,8 @@ OWN = (
     pyarrow.field(KEPT, pyarrow.list_(pyarrow.int16())),
     pyarrow.field(ASK, pyarrow.list_(pyarrow.string())),
 )
+MOST_KEYS = 8_000_000
+"""Changes up to which their keys are remembered, by 8 bytes each."""
 MOST_ROWS = 10_000
 """Changes in a batch."""
 
@@ -47,6 +50,8 @@ class ChangeBatches:
     """Number of the last change that emptied the table."""
     kept: set[int] = field(default_factory=set)
     """Numbers of columns that some change leaves out."""
+    keys: list[numpy.ndarray] | None = field(default_factory=list)
+    """A number for each key, by which a key that comes again is found; ``None`` where that is not known."""
     moved: bool = False
     """Whether a row whose key changed is among those that leave something out."""
 
@@ -55,6 +60,14 @@ class ChangeBatches:
         """The columns of a batch: :data:`OWN`, and the table's by their numbers."""
         typed = [field.type for field in arrow_schema(self.columns)]
         return pyarrow.schema([*OWN, *(pyarrow.field(f"_{n}", type_) for n, type_ in enumerate(typed))])
+
+    @property
+    def once(self) -> bool:
+        """Whether every key comes once, for sure: then its change needs no other one of the window."""
+        if self.keys is None or self.truncated >= 0:
+            return False
+        numbers = numpy.sort(numpy.concatenate([numpy.empty(0, "u8"), *self.keys]))
+        return not bool((numbers[1:] == numbers[:-1]).any())
 
     def read(self, changes: Iterable[list[bytes]]) -> Iterator[pyarrow.RecordBatch]:
         """Yield all changes; ``SourceRefused`` for a value that its column's type cannot hold."""
@@ -84,7 +97,19 @@ class ChangeBatches:
         values_ = [column.combine_chunks().cast(schema.field(f"_{n}").type) for n, column in enumerate(typed.columns)]
         batch = pyarrow.record_batch([*own, *values_], schema=schema)
         self.total.update(batch.select([SEQ, OP, *schema.names[len(OWN) :]]))
+        self._note_keys(batch.select([f"_{place}" for place in places]))
         return batch
+
+    def _note_keys(self, keys: pyarrow.RecordBatch) -> None:
+        """Keep the keys of a batch. Two numbers of floating point may be equal and not the same bytes."""
+        if self.total.rows > MOST_KEYS or any(pyarrow.types.is_floating(each.type) for each in keys.columns):
+            self.keys = None
+        if self.keys is None:
+            return
+        if keys.num_columns == 1 and pyarrow.types.is_signed_integer(keys.column(0).type):
+            self.keys.append(buffers.numbers(keys.column(0)).astype("u8"))
+        else:
+            self.keys.append(digest_rows(keys))
 
     def _note(self, found: ChangeColumns) -> None:
         """Keep what is to be known of changes."""

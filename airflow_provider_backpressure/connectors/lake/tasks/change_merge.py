@@ -41,6 +41,8 @@ class ChangeFold:
 
     moved: bool = False
     """Whether rows whose key changed are among those that leave something out."""
+    once: bool = False
+    """Whether every key comes once."""
 
     def fold(self, changes: "DataFrame", trusted: "DataFrame | None" = None) -> "DataFrame":
         """Return a row for each key: :data:`OP`, :data:`UNKNOWN`, the columns by their names, and which values stay.
@@ -51,6 +53,8 @@ class ChangeFold:
         rows = changes.where((quote(SEQ) > self.truncated) & (quote(OP) != TRUNCATE))
         if self.moved:
             rows = self._follow_moves(rows, trusted if self.truncated < 0 else None)
+        if self.once and not self.kept:
+            return rows.select(*self._list_columns())
         # They come from one task: otherwise that one partition would be sorted and folded by one task, too.
         key = [quote(f"_{place}") for place in self._key]
         rows, by_key = rows.repartition(*key), Window.partitionBy(*key)

@@ -73,6 +73,7 @@ class Staged:
     truncated: int
     kept: tuple[int, ...]
     moved: bool
+    once: bool
     xids: str
     read_at: str
 
@@ -165,7 +166,13 @@ class _Window:
 
     def fold(self, table: SparkTable, staged: Staged) -> tuple["DataFrame", ChangeFold, str]:
         """Return what is to be merged, by what, and the position of the log when a row was read again, if one was."""
-        fold = ChangeFold(write=self.spec.write, kept=staged.kept, truncated=staged.truncated, moved=staged.moved)
+        fold = ChangeFold(
+            write=self.spec.write,
+            kept=staged.kept,
+            truncated=staged.truncated,
+            moved=staged.moved,
+            once=staged.once,
+        )
         if not staged.kept:
             return fold.fold(staged.changes).drop(UNKNOWN, ASK), fold, ""
         there, trusted = self.session.table(table.quoted), self._is_trusted(table.state())
@@ -202,6 +209,7 @@ def _stamp(made: ChangeBatches, rows: Iterable[list[bytes]], changes: Changes) -
         "truncated": made.truncated,
         "kept": sorted(made.kept),
         "moved": made.moved,
+        "once": made.once,
         "xids": pack_xids(changes.xids if made.kept else ()),
         "read_at": changes.read_at,
     }

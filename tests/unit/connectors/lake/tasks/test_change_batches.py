@@ -101,6 +101,44 @@ def test_a_value_that_its_type_cannot_hold_names_its_column() -> None:
         list(make().read([[row]]))
 
 
+@pytest.mark.parametrize(
+    ("key", "once", "again"),
+    [
+        (("id",), [b"1", b"2", b"-1"], b"2"),
+        (("doc",), [b"a", b"b", b""], b""),
+        (("id", "doc"), [b"1", b"2"], b"1"),
+        (("price",), [b"1.5", b"0.15"], b"1.50"),
+    ],
+)
+def test_whether_every_key_comes_once_is_known(key: tuple[str, ...], once: list[bytes], again: bytes) -> None:
+    """In whatever batches; a key that comes again may do so as another text."""
+    place = [column.name for column in COLUMNS].index(key[0])
+
+    def rows(*values: bytes) -> list[bytes]:
+        changes = enumerate(values, start=1)
+        return [
+            change(seq, UPSERT, [value if n == place else None for n in range(5)], [None] * len(key))
+            for seq, value in changes
+        ]
+
+    for values, wanted in ((once, True), ([*once, again], False), ([], True)):
+        made = ChangeBatches(columns=COLUMNS, key=key, way_out=way_out)
+        for row in rows(*values):
+            list(made.read([[row]]))
+        assert made.once is wanted
+
+
+def test_whether_keys_of_floating_point_come_again_is_not_known() -> None:
+    """0 and -0 are one key, and different bytes."""
+    columns = [Column(name="id", type="double precision")]
+    made = ChangeBatches(columns=columns, key=("id",), way_out=way_out)
+    list(made.read([[change(1, UPSERT, [b"0"], [None]), change(2, UPSERT, [b"-0"], [None])]]))
+    assert not made.once
+    emptied = make()
+    list(emptied.read([ROWS]))
+    assert not emptied.once, "a key may come before and behind"
+
+
 def test_transactions_come_back() -> None:
     """As numbers, each once."""
     assert unpack_xids(pack_xids([7, 3, 7, 2**32 - 1])) == [3, 7, 2**32 - 1]
