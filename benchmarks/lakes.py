@@ -41,7 +41,6 @@ from dev.databases import open_database
 from dev.lake_connectors import make_connector_conf
 from dev.services import Server, Services, temporary_services
 
-HEADING = "PostgreSQL to Iceberg and Delta by Spark"
 SCHEMAS = {"iceberg": "lake.raw", "delta": "spark_catalog.default"}
 COLUMNS = ("id", "v", "body", "changed")
 APPENDS = {"spark": "ours, by Spark", "task": "ours, by the task", "jdbc": "Spark JDBC"}
@@ -406,7 +405,7 @@ def main() -> int:
     parser.add_argument("--maintain-every", type=int, default=20)
     parser.add_argument("--formats", default="iceberg,delta")
     parser.add_argument("--heap", default="2g")
-    parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the section of these formats in benchmarks.md")
     wanted = parser.parse_args()
     about = machine.describe(jars=("postgres",))
     with temporary_services() as services:
@@ -418,7 +417,7 @@ def main() -> int:
     text = section(command, bench, about)
     console.print(text, markup=False)
     if wanted.write_docs:
-        page.write(HEADING, text)
+        page.write(f"PostgreSQL to {' and '.join(map(str.capitalize, wanted.formats.split(',')))} by Spark", text)
     return 0
 
 
