@@ -31,7 +31,7 @@ OWN = (
     pyarrow.field(KEPT, pyarrow.list_(pyarrow.int16())),
     pyarrow.field(ASK, pyarrow.list_(pyarrow.string())),
 )
-MOST_KEYS = 8_000_000
+MOST_KEYS = 2_000_000
 """Changes up to which their keys are remembered, by 8 bytes each."""
 MOST_ROWS = 10_000
 """Changes in a batch."""

@@ -47,8 +47,8 @@ COMPARING = "verify-"
 VISIBLE_SECONDS = 60.0
 """Longest wait for readers to see what is in the log: a commit may wait there for a standby."""
 AGAIN_ROWS = 1000
-SOME = 1000
-"""Messages from which on they are decoded together."""
+SOME, SOME_BYTES = 1000, 2**20
+"""Messages from which on they are decoded together, and their bytes: messages of wide rows are not gathered."""
 TEXT = "text"
 _PAYLOAD = 6
 """Bytes before the only field of a row of COPY: the number of fields, and its length."""
@@ -357,13 +357,14 @@ def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
 
 
 def _join(messages: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield messages in lists of at least :data:`SOME`, but for the last one."""
-    waiting = list[bytes]()
+    """Yield messages in lists of at least :data:`SOME`, or of :data:`SOME_BYTES`, but for the last one."""
+    waiting, size = list[bytes](), 0
     for some in messages:
         waiting += some
-        if len(waiting) >= SOME:
+        size += sum(map(len, some))
+        if len(waiting) >= SOME or size >= SOME_BYTES:
             yield waiting
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield waiting
 
