@@ -346,15 +346,15 @@ def run_ours(
 
 
 def run_standalone(
-    services: Services, servers: dict[str, Server], tables: int, rows: int, large: int, tokens: int
+    services: Services, servers: dict[str, Server], tables: int, rows: int, large: int, **more: int
 ) -> standalone.Turnaround:
     """Let a whole Airflow copy and verify all tables of the source, and see that all rows arrived."""
     postgres = servers["postgres"]
     airflow = install(services.guest("airflow"), postgres, servers["connect"])
-    allow(airflow, tokens)
+    allow(airflow, more["tokens"])
     try:
         with closing(connect(postgres, "airflow")) as link:
-            found = standalone.run(airflow, link, DAG_ID, tables=tables, rows=rows, large=large, tokens=tokens)
+            found = standalone.run(airflow, link, DAG_ID, tables=tables, rows=rows, large=large, **more)
     finally:
         airflow.stop()
     check_rows(postgres, "warehouse", SCHEMA, size_tables(tables, rows, large))
@@ -385,7 +385,8 @@ def main(words: list[str] | None = None) -> int:
                 if not wanted.cold:
                     warm(servers["connect"])
                 if wanted.standalone:
-                    turns.append(run_standalone(services, servers, tables, wanted.rows, wanted.large, wanted.tokens))
+                    more = {"tokens": wanted.tokens, "cold": wanted.cold}
+                    turns.append(run_standalone(services, servers, tables, wanted.rows, wanted.large, **more))
                     _print(turns[-1])
                     continue
                 if OURS in wanted.sides:
@@ -397,7 +398,7 @@ def main(words: list[str] | None = None) -> int:
             finally:
                 services.down(remove=True)
     if wanted.write_docs and turns:
-        page.write(standalone.HEADING, standalone.section(turns, about, cold=wanted.cold))
+        page.write(standalone.HEADING, standalone.section(turns, about))
     elif wanted.write_docs:
         page.write(HEADING, section(every, peers, about))
     return 0

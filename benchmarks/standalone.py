@@ -37,6 +37,8 @@ class Turnaround:
     """Larger tables beside them."""
     tokens: int
     """Tables that were drained at once."""
+    cold: bool = False
+    """Whether Spark had not run a job before."""
     seconds: float
     """From the trigger until the last task has ended: every table is verified."""
     waited: dict[str, float]
@@ -45,7 +47,7 @@ class Turnaround:
     """Seconds of each task instance."""
 
 
-def run(airflow: Airflow, link: "psycopg.Connection[tuple[Any, ...]]", dag_id: str, **about: int) -> Turnaround:
+def run(airflow: Airflow, link: "psycopg.Connection[tuple[Any, ...]]", dag_id: str, **about: Any) -> Turnaround:
     """Start Airflow, trigger the DAG once, and return its times; ``SystemExit`` where a task has failed."""
     airflow.start()
     airflow.wait_for_dag(dag_id)
@@ -63,7 +65,7 @@ def run(airflow: Airflow, link: "psycopg.Connection[tuple[Any, ...]]", dag_id: s
     return measure(triggered, found, **about)
 
 
-def measure(triggered: datetime, found: list[tuple[Any, ...]], **about: int) -> Turnaround:
+def measure(triggered: datetime, found: list[tuple[Any, ...]], **about: Any) -> Turnaround:
     """Return the figures of a run whose task instances, in the order of their start, had these times.
 
     ``found``: name, map index, start and end of each. ``about``: what the run had to do.
@@ -78,10 +80,10 @@ def measure(triggered: datetime, found: list[tuple[Any, ...]], **about: int) -> 
     return Turnaround(**about, seconds=seconds, waited=waited, tasks=tasks)
 
 
-def section(every: list[Turnaround], about: dict[str, str], *, cold: bool) -> str:
+def section(every: list[Turnaround], about: dict[str, str]) -> str:
     """Return the figures as Markdown."""
     head = (
-        *("tables", "rows of each", "large ones", "tokens"),
+        *("tables", "rows of each", "large ones", "tokens", "Spark"),
         *("planned in s", "drained in s", "verified in s", "between tasks in s", "all in s"),
     )
     lines = [
@@ -90,6 +92,7 @@ def section(every: list[Turnaround], about: dict[str, str], *, cold: bool) -> st
             f"{found.rows:,}",
             str(found.large),
             str(found.tokens),
+            "cold" if found.cold else "warm",
             *(f"{seconds:,.1f}" for seconds in found.tasks.values()),
             f"{sum(found.waited.values()):,.1f}",
             f"{found.seconds:,.1f}",
@@ -98,15 +101,14 @@ def section(every: list[Turnaround], about: dict[str, str], *, cold: bool) -> st
     ]
     commands = [
         f"python -m benchmarks.schemas --standalone --tables {found.tables} --rows {found.rows} "
-        f"--large {found.large} --tokens {found.tokens}{' --cold' if cold else ''}"
+        f"--large {found.large} --tokens {found.tokens}{' --cold' if found.cold else ''}"
         for found in every
     ]
     return "\n".join(
         [
             "PostgreSQL to PostgreSQL, by one task group, from the trigger of the run to verified tables. Scheduler,",
             "API server, triggerer and the processor of DAG files share the machine with all servers, and the session",
-            f"in Spark is a new one; Spark has {'not run a job' if cold else 'run a small job'} before. What is",
-            "between tasks is Airflow's own.",
+            "in Spark is a new one. A cold Spark has not run a job before. What is between tasks is Airflow's own.",
             "\n```sh",
             *commands,
             "```\n",
