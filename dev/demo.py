@@ -216,8 +216,9 @@ def status(ledger: SqlLedger, kind: str, target: str) -> Iterator[tuple[str, flo
             continue
         progress, gate = total_progress(ledger.statistics(hydration.id)), ledger.gate(hydration.id)
         counts, speed = ledger.counts(hydration.plan.plan_id), ledger.rate(hydration.id)
-        facts = f"{progress.committed:,} rows · range {counts.committed}/{counts.total} · {gate.in_flight} in flight"
-        yield facts + (f" · {speed:,.0f} rows/s" if speed else ""), progress.percent or 0.0
+        unit = hydration.plan.unit
+        facts = f"{progress.committed:,} {unit} · range {counts.committed}/{counts.total} · {gate.in_flight} in flight"
+        yield facts + (f" · {speed:,.0f} {unit}/s" if speed else ""), progress.percent or 0.0
 
 
 def verify(demo: Demo) -> bool:
@@ -263,7 +264,7 @@ def up() -> int:
     console.print(f"  Page           {demo.airflow.url}  user {USER}  password {demo.airflow.password}")
     console.print(f"  Command line   source {ENVIRONMENT.relative_to(ROOT)} && airflow backpressure status")
     console.print(
-        "  Your own DAG   put it into dags/: the connections shop_db, warehouse and spark_connect_default are there"
+        "  Your own DAG   put it into dags/own/: the connections shop_db, warehouse and spark_connect_default are there"
     )
     console.print(
         f"  PostgreSQL     {server.host}:{server.port}, databases shop and warehouse, user {server.user}; the password"

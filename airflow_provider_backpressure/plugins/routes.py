@@ -261,7 +261,7 @@ def detail(now: Seen, ledger: Opened, user: User) -> answers.Detail:
         range_rows_set=one.range_rows_set,
         priority=one.priority,
         pressure=decision.get("pressure"),
-        signals=[answers.SignalSeen(**signal) for signal in decision.get("signals", ())],
+        signals=[answers.SignalSeen(**signal) for signal in now.signals],
         stages=_stages(now),
         ranges=answers.counts(ledger.counts(one.plan.plan_id)) if one.plan else None,
         plan=answers.plan_of(one),

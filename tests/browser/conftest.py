@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from tests.support.browser import log_in, opened_browser, picture_folder
 from tests.support.page import PageServer
@@ -36,7 +36,7 @@ def login(browser: Browser, page: PageServer, contexts: Contexts) -> Iterator[Ca
         tab = (known or browser.new_context(viewport={"width": 1440, "height": 900})).new_page()
         tab.set_default_timeout(60_000)
         tab.on("pageerror", lambda error: faults.append(str(error)))
-        tab.on("console", lambda said: "Content Security Policy" in said.text and faults.append(said.text))
+        tab.on("console", lambda said: _is_fault(said) and faults.append(said.text))
         tab.on("request", lambda request: _inside(request.url, page.airflow.url, faults))
         opened.append(tab)
         if known is None:
@@ -52,6 +52,12 @@ def login(browser: Browser, page: PageServer, contexts: Contexts) -> Iterator[Ca
         for each in tab.context.pages:
             each.close()
     assert faults == []
+
+
+def _is_fault(said: ConsoleMessage) -> bool:
+    """Whether the page says that a script of ours has failed, or was kept from running."""
+    ours = "/backpressure/" in said.location.get("url", "") and "Failed to load resource" not in said.text
+    return "Content Security Policy" in said.text or (said.type == "error" and ours)
 
 
 def _inside(url: str, own: str, faults: list[str]) -> None:

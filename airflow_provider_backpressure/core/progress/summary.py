@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
 from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
@@ -138,7 +138,17 @@ class HydrationSummary:
         if not self.running:
             return []
         known = self._known
-        return [signal.sentence for signal in known if signal.closed] + self._seen(known, warnings=warnings)
+        # What was measured for the latest decision says nothing once no range is moved: it is as old as that.
+        seen = self._seen(known, warnings=warnings) if self.state in MOVING else []
+        return [signal.sentence for signal in known if signal.closed] + seen
+
+    @property
+    def signals(self) -> list[dict[str, Any]]:
+        """The signals of the latest decision, those that the ledger knows as they are now; none where none is moved."""
+        if not self.moving:
+            return []
+        now = {signal.name: signal.to_json() for signal in self._known}
+        return [now.get(signal["name"], signal) for signal in (self.hydration.decision or {}).get("signals", ())]
 
     @property
     def throttles(self) -> list[str]:

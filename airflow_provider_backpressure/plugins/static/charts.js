@@ -82,7 +82,7 @@ function plot(lib, place, index, at, lines, { height = HEIGHT, times = true, lef
     width: node.clientWidth,
     height,
     tzDate: (seconds) => lib.tzDate(new Date(seconds * 1000), zone()),
-    scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.05 : 1] }, ...scales },
+    scales: { x: { range: (_, first, last) => (first === last ? [first - 30, last + 30] : [first, last]) }, y: { range: (_, least, most) => [0, most > 0 ? most * 1.05 : 1] }, ...scales },
     padding: [8, right ? 0 : 16, 0, 0],
     series: [{ label: "at", value: (_, seconds) => (seconds === null ? DASH : time(seconds * 1000)) }, ...lines.map(({ values, ...each }) => each)],
     axes: [

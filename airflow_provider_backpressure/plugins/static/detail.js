@@ -30,7 +30,7 @@ export function detail(main, id, { path, again }) {
   const lag = lagCard();
   const before = planning(again);
   const told = el("dl", { class: "facts" });
-  const unknown = el("p", {}, "Nothing was planned yet: source and target are known, and what of the one goes into the other is not.");
+  const unknown = el("p", {}, "Nothing was planned yet, so it is not known how many rows there are.");
   const acts = el("tbody");
   const noActs = el("p", { class: "quiet", hidden: true }, "Nobody has steered this hydration.");
   const actTable = el("div", { class: "scroll" },
@@ -90,7 +90,7 @@ export function detail(main, id, { path, again }) {
       before.draw(one.owner, one.may_plan);
       show(unknown, !one.preview);
       show(told, Boolean(one.preview));
-      keep(told, one.preview, () => preview(one.preview));
+      if (one.preview) keep(told, one.preview, () => preview(one.preview));
     }
     if (acts) history(acts.acts);
     announce(one);

@@ -206,6 +206,16 @@ def test_figures_of_the_past_are_not_shown(summary, changes, readings):
     assert {name: now[name] for name in names} == dict.fromkeys(names)
 
 
+@pytest.mark.statement("C1", "C2")
+def test_a_failed_hydration_shows_no_signal_of_the_past(summary):
+    """What held the last range back has not made it fail; the signals that the ledger knows are those of now."""
+    running = replace(summary, hydration=replace(summary.hydration, **closed_by(SLOW, FULL)), in_flight=1)
+    assert running.reasons == [SLOW.sentence]
+    assert [signal["sentence"] for signal in running.signals] == [SLOW.sentence, "1 of 3 credits in flight"]
+    failed = replace(running, hydration=replace(running.hydration, failure="refused"), in_flight=0)
+    assert (failed.reasons, failed.signals, failed.open) == ([], [], True)
+
+
 def test_a_hydration_of_an_earlier_release_is_heard_by_its_changes(summary):
     hydration = replace(summary.hydration, heard_at=None, updated_at=NOW)
     assert replace(summary, hydration=hydration).state is State.RUNNING
