@@ -140,7 +140,8 @@ def start() -> Demo:
         connectors = lake_connectors.make_iceberg_conf(CLUSTER_LAKE)
         servers = Services(HOME / "services").up(*SERVERS, spark_python=spark_python, spark_conf=connectors)
     postgres, mysql, kafka, connect = (servers[name] for name in SERVERS)
-    LAKE.mkdir(parents=True, exist_ok=True)
+    for folder in (LAKE, ROOT / "dags" / "own"):
+        folder.mkdir(parents=True, exist_ok=True)
     with open_database(postgres, "postgres") as connection:
         there = {name for (name,) in connection.execute("SELECT datname FROM pg_database")}
         for name in DATABASES:

@@ -78,7 +78,7 @@ def test_a_run_in_which_nothing_was_written_has_nothing_to_do(
     assert flow.run()
     end = flow.do("SELECT pos FROM raw.backpressure_frontier")
     with monkeypatch.context() as patch:
-        patch.setattr(SharedLog, "windows", lambda self, start, *, bytes, goal: [])
+        patch.setattr(SharedLog, "windows", lambda self, start, *, bytes, goal, large: [])
         assert flow.with_run("run 2").plan() is None
     assert {one.holder for one in flow.hydrations()} == {None}
     kept = flow.do("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE database = current_database()")
