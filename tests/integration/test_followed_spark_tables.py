@@ -288,8 +288,8 @@ def describe(followed: FollowedTable) -> tuple[int, int, set[str], dict[str, str
         table: Any = open_table(session.get(), place["format"], place["table"])
         properties = table.properties()
         if place["format"] == "iceberg":
-            files = [row["content"] for row in table.sql(f"SELECT content FROM {table.quoted}.files")]
-            left = {str(row["snapshot_id"]) for row in table.sql(f"SELECT snapshot_id FROM {table.quoted}.snapshots")}
+            files = [row["content"] for row in table.ask(f"SELECT content FROM {table.quoted}.files")]
+            left = {str(row["snapshot_id"]) for row in table.ask(f"SELECT snapshot_id FROM {table.quoted}.snapshots")}
             assert set(files) <= {0, 1}, "no equality deletes"
             return files.count(0), files.count(1), left, properties
     folder = followed.cluster.find_folder(place)
