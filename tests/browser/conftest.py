@@ -55,7 +55,7 @@ def login(browser: Browser, page: PageServer, contexts: Contexts) -> Iterator[Ca
 
 
 def _is_fault(said: ConsoleMessage) -> bool:
-    """Whether the page says that a script of ours has failed, or was kept from running."""
+    """Whether a script of ours has failed, or the browser did not allow it."""
     ours = "/backpressure/" in said.location.get("url", "") and "Failed to load resource" not in said.text
     return "Content Security Policy" in said.text or (said.type == "error" and ours)
 
