@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
-from airflow_provider_backpressure.connectors.lake.spark.session import forgo_cache
+from airflow_provider_backpressure.connectors.lake.spark.session import disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
@@ -53,7 +53,7 @@ class IcebergTable(SparkTable):
         super().__init__(session, name)
         # Ranges would share the table's object otherwise: one that commits changes what another has just read, and the
         # connector takes snapshots for published that are not.
-        self._may_be_cached = forgo_cache(session, name.partition(".")[0])
+        self._may_be_cached = disable_cache(session, name.partition(".")[0])
         self._seen, self._notes = "", list[Note]()
         self._present, self._lost = set[str](), set[str]()
         self._line = Line()

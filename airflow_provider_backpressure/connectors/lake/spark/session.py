@@ -29,7 +29,7 @@ _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backo
 _TOO_OLD = "A MERGE or DELETE needs a copy of the session, which Spark Connect makes since 4.1, but {}: upgrade it."
 _without_cache: "weakref.WeakKeyDictionary[AnySession, set[str]]" = weakref.WeakKeyDictionary()
 """Catalogs that cache nothing, by their session."""
-_forgoing = threading.Lock()
+_disabling = threading.Lock()
 _AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
 
 
@@ -101,12 +101,12 @@ def ask(session: "AnySession", query: str) -> list[Any]:
     return rows
 
 
-def forgo_cache(session: "AnySession", catalog: str) -> bool:
+def disable_cache(session: "AnySession", catalog: str) -> bool:
     """Let a catalog of Iceberg cache no table in this session; return whether it may do so all the same.
 
     Once a session has used a catalog, that takes no other setting.
     """
-    with _forgoing:
+    with _disabling:
         without = _without_cache.setdefault(session, set())
         if catalog in without:
             return False

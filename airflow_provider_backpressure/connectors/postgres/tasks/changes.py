@@ -47,7 +47,7 @@ COMPARING = "verify-"
 VISIBLE_SECONDS = 60.0
 """Longest wait for readers to see what is in the log: a commit may wait there for a standby."""
 AGAIN_ROWS = 1000
-SOME, SOME_BYTES = 1000, 2**20
+BATCH_MESSAGES, BATCH_BYTES = 1000, 2**20
 """Messages from which on they are decoded together, and their bytes: messages of wide rows are not gathered."""
 TEXT = "text"
 _PAYLOAD = 6
@@ -357,12 +357,12 @@ def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
 
 
 def _join(messages: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield messages in lists of at least :data:`SOME`, or of :data:`SOME_BYTES`, but for the last one."""
+    """Yield messages in lists of at least :data:`BATCH_MESSAGES`, or of :data:`BATCH_BYTES`, but for the last one."""
     waiting, size = list[bytes](), 0
     for some in messages:
         waiting += some
         size += sum(map(len, some))
-        if len(waiting) >= SOME or size >= SOME_BYTES:
+        if len(waiting) >= BATCH_MESSAGES or size >= BATCH_BYTES:
             yield waiting
             waiting, size = [], 0
     if waiting:

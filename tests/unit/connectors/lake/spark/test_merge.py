@@ -12,7 +12,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
-from airflow_provider_backpressure.connectors.lake.spark.session import clone_session, forgo_cache
+from airflow_provider_backpressure.connectors.lake.spark.session import clone_session, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import build_merge
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -64,7 +64,7 @@ def test_a_session_that_has_used_a_catalog_may_have_cached_its_tables() -> None:
     used.catalog.listCatalogs.return_value = [CatalogMetadata(name="lake", description=None)]
     tables = [IcebergTable(session, "lake.raw.t") for session in (fresh, fresh, used, used)]
     fresh.catalog.listCatalogs.return_value = used.catalog.listCatalogs.return_value
-    assert not forgo_cache(fresh, "lake"), "it is in use since it was told"
+    assert not disable_cache(fresh, "lake"), "it is in use since it was told"
     fresh.conf.set.assert_called_once_with("spark.sql.catalog.lake.cache-enabled", "false")
     for table in tables:
         table.refresh()
