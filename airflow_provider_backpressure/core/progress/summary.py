@@ -139,7 +139,7 @@ class HydrationSummary:
             return []
         known = self._known
         # What was measured for the latest decision says nothing once no range is moved: it is as old as that.
-        seen = self._seen(known, warnings=warnings) if self.state in MOVING else []
+        seen = self._seen(known, warnings=warnings) if self.moving else []
         return [signal.sentence for signal in known if signal.closed] + seen
 
     @property
