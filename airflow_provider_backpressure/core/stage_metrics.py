@@ -4,6 +4,7 @@ A stage's clock is switched where it yields and where it takes: at the boundary 
 clocked by itself, none is what is left of the others.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,19 +140,29 @@ def bottleneck(flow: Flow) -> Stage | None:
 
 @dataclass(kw_only=True)
 class StageClock:
-    """Clocks one stage in one thread."""
+    """Clocks one stage in one thread; others may look."""
 
     state: State = State.IDLE
     clock: Callable[[], float] = time.perf_counter
     _spent: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
     _since: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def to(self, state: State) -> None:
         """Enter a state, which ends the one before."""
-        now = self.clock()
-        if self._since is not None:
-            self._spent[self.state] += now - self._since
-        self.state, self._since = state, now
+        with self._lock:
+            now = self.clock()
+            if self._since is not None:
+                self._spent[self.state] += now - self._since
+            self.state, self._since = state, now
+
+    def peek(self) -> StageTime:
+        """Return what was spent since the last time, for another thread: it never returns less than before."""
+        with self._lock:
+            spent = dict(self._spent)
+            if self._since is not None:
+                spent[self.state] += self.clock() - self._since
+        return StageTime(**{state.value: seconds for state, seconds in spent.items()})
 
     def take(self) -> StageTime:
         """Return what was spent since the last time, and continue in the same state."""
@@ -183,6 +194,10 @@ class Meter:
         """Everything is read; the sink brings it to its end."""
         self.read.to(State.IDLE)
         self.sink.to(State.BUSY)
+
+    def peek(self) -> dict[Stage, StageTime]:
+        """Return the times up to now, for another thread."""
+        return {self.before: self.read.peek(), Stage.SINK: self.sink.peek()}
 
     def take(self) -> dict[Stage, StageTime]:
         """Return the times up to now."""

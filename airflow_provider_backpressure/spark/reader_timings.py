@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from airflow_provider_backpressure.core.snapshot.messages import SliceResult
-from airflow_provider_backpressure.core.stage_metrics import Meter, Stage, times_of
+from airflow_provider_backpressure.core.stage_metrics import Flow, Meter, Stage, times_of
 
 Item = TypeVar("Item")
 
@@ -26,6 +26,11 @@ def time_slice(work: Callable[[], SliceResult], before: Stage = Stage.READ) -> S
     _meter.start_end()
     result = work()
     return replace(result, times=times_of(_meter.take()))
+
+
+def peek() -> Flow:
+    """Return the times of the slice that this process is at work on, up to now: for another thread."""
+    return _meter.peek()
 
 
 @contextmanager

@@ -85,6 +85,19 @@ class Notes:
             if plan in plan_ids and int(epoch) < below:
                 self._place.delete(f"{FOLDER}/plans/{name}")
 
+    def write_times(self, plan_id: str, slice_id: str, times: str) -> None:
+        """Write down what the stages of a running attempt have done so far."""
+        self._place.write(_times_name(plan_id, slice_id), times.encode())
+
+    def times(self, plan_id: str, slice_id: str) -> str | None:
+        """Return what was written down last; ``None`` where no attempt that runs has done so."""
+        found = self._place.read(_times_name(plan_id, slice_id))
+        return None if found is None else found.decode()
+
+    def drop_times(self, plan_id: str, slice_id: str) -> None:
+        """Delete it: the attempt reports them with its result."""
+        self._place.delete(_times_name(plan_id, slice_id))
+
     def slices(self, plan_id: str) -> list[str]:
         """Return the slices of which there is a mark, whether it counts or not."""
         names = (info.base_name for info in self._place.names(marks_folder(plan_id)))
@@ -94,6 +107,15 @@ class Notes:
 def marks_folder(plan_id: str) -> str:
     """Return the folder of a plan's marks."""
     return f"{FOLDER}/marks/{plan_id}"
+
+
+def times_folder(plan_id: str) -> str:
+    """Return the folder of what a plan's running attempts have written down."""
+    return f"{FOLDER}/times/{plan_id}"
+
+
+def _times_name(plan_id: str, slice_id: str) -> str:
+    return f"{times_folder(plan_id)}/{slice_id}.json"
 
 
 def _name(plan_id: str, slice_id: str, nonce: int) -> str:

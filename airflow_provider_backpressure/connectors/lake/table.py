@@ -10,6 +10,7 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
+from airflow_provider_backpressure.connectors.lake.metadata_files import Notes
 from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -110,6 +111,10 @@ class LakeTable(Protocol):
         A file that is gone by then is an error that a new attempt mends, never a file without rows.
         ``PlanSuperseded`` for a plan that no longer holds the table.
         """
+        ...
+
+    def notes(self) -> Notes:
+        """Return the small files that we keep beside the table's own."""
         ...
 
     def drop(self, files: Sequence[str]) -> None:

@@ -1,8 +1,9 @@
 """What the stages of ranges in flight do: sampled at the servers while they work, exact once a range has ended.
 
 A task reports its times with its result. Until then the target shows whether it waits for the range's rows, takes
-them, or brings them to an end; sampled once a second that is what each stage did, for every runner. Where the target
-has no server, the source's shows it: a reader that is not read from waits for the target.
+them, or brings them to an end; sampled once a second that is what each stage did, for every runner. Beside files a task
+writes its times down while it works. Where there is neither, the source's server shows a reader that is not read from:
+it waits for the target.
 """
 
 import logging
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.core.ports.sink import Activity, ShowsReaders, Sink
+from airflow_provider_backpressure.core.ports.sink import Activity, KeepsTimes, ShowsReaders, Sink
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, State, total
 from airflow_provider_backpressure.exceptions import Transient
 
@@ -53,6 +54,10 @@ class StageSampler:
         """Ask the servers, if it is time, what they do for these slices. ``jobs``: when each was submitted."""
         if self.is_due(jobs.values(), now=now):
             with suppress(Transient):
+                if isinstance(sink, KeepsTimes):
+                    long = [key for key, began in jobs.items() if now - began >= SAMPLED_AFTER]
+                    self.follow(sink.read_times(plan_id, long))
+                    return
                 found = sink.activities(plan_id)
                 if found is None:
                     found = self._ask(source, plan_id)
@@ -74,11 +79,23 @@ class StageSampler:
                 self._sampled[key] = total(self._sampled.get(key, {}), spent)
                 self._flow = total(self._flow, spent)
 
+    def follow(self, found: Mapping[str, Flow]) -> None:
+        """Count what slices have measured themselves so far, less what was counted; a new attempt adds to it."""
+        for key, measured in found.items():
+            counted = self._sampled.get(key, {})
+            if _seconds(measured) < _seconds(counted):
+                counted = {}
+            self._add(measured, counted)
+            self._sampled[key] = measured
+
     def settle(self, slice_id: str, measured: Flow | None) -> None:
         """Add what a range that has ended measured itself, less what was sampled; ``None`` where it reports nothing."""
         counted = self._sampled.pop(slice_id, {})
         self._seen.pop(slice_id, None)
-        for stage, spent in (measured or {}).items():
+        self._add(measured or {}, counted)
+
+    def _add(self, measured: Flow, counted: Flow) -> None:
+        for stage, spent in measured.items():
             self._flow = total(self._flow, {stage: _rest(spent, counted.get(stage, StageTime()))})
 
     def take(self) -> Flow:
@@ -89,6 +106,10 @@ class StageSampler:
 
 def _spend(state: State, seconds: float) -> StageTime:
     return StageTime(**{state.value: seconds})
+
+
+def _seconds(flow: Flow) -> float:
+    return sum(spent.seconds for spent in flow.values())
 
 
 def _rest(measured: StageTime, counted: StageTime) -> StageTime:

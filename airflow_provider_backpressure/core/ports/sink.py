@@ -16,6 +16,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     WriteSpec,
 )
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.stage_metrics import Flow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,15 @@ class ShowsReaders(Protocol):
 
         It loads where the reader is not read from, and waits where the server has no rows for it yet.
         """
+        ...
+
+
+@runtime_checkable
+class KeepsTimes(Protocol):
+    """A sink beside whose rows running attempts write down their times themselves, since no server shows them."""
+
+    def read_times(self, plan_id: str, slice_ids: Sequence[str]) -> dict[str, Flow]:
+        """Return what the latest attempt at each of these slices has measured so far; none of one that is new."""
         ...
 
 

@@ -25,6 +25,7 @@ from airflow_provider_backpressure.connectors.lake.metadata_files import (
     complete_columns,
     footer,
     marks_folder,
+    times_folder,
 )
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, check_arriving, require_files
@@ -97,6 +98,10 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         kept = {name for mark in self.marks(plan_id).values() for name in mark.files} | delta_files.active(table).keys()
         names = (info.base_name for info in self._place.names())
         self.drop([name for name in names if name.startswith(f"{plan_id}-") and name not in kept])
+        self._place.remove(times_folder(plan_id))
+
+    def notes(self) -> Notes:
+        return self._files
 
     def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
         """See :meth:`..connectors.lake.table.LakeTable.prune`. Transaction ids stay in the table's log."""

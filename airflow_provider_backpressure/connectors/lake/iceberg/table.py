@@ -47,7 +47,13 @@ from airflow_provider_backpressure.connectors.lake.iceberg.merge import (
 )
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
-from airflow_provider_backpressure.connectors.lake.metadata_files import Notes, batches, complete_columns, marks_folder
+from airflow_provider_backpressure.connectors.lake.metadata_files import (
+    Notes,
+    batches,
+    complete_columns,
+    marks_folder,
+    times_folder,
+)
 from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
 from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -128,8 +134,12 @@ class IcebergTable(VersionedTable[Table]):
     def tidy(self, plan_id: str) -> None:
         """See :meth:`..connectors.lake.table.LakeTable.tidy`.
 
-        Iceberg's own removal of orphan files does it, and does it best.
+        Iceberg's own removal of orphan files does it with data files, and does it best.
         """
+        Data(self._load(), folder=f"{times_folder(plan_id)}/").remove()
+
+    def notes(self) -> Notes:
+        return self._files or self._notes(self._load())
 
     def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
         """See :meth:`..connectors.lake.table.LakeTable.prune`. They are not counted: the storage is not listed."""

@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.last_write import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
-from airflow_provider_backpressure.connectors.lake.metadata_files import MARK, batches, footer
+from airflow_provider_backpressure.connectors.lake.metadata_files import MARK, Notes, batches, footer, times_folder
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.table import format_foreign_files
@@ -155,8 +155,12 @@ class ParquetTable:
         for name in files:
             self._folder.drop(name)
 
+    def notes(self) -> Notes:
+        return Notes(self._place)
+
     def tidy(self, plan_id: str) -> None:
         self._folder.tidy(plan_id)
+        self._place.remove(times_folder(plan_id))
 
     def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
         """See :meth:`..connectors.lake.table.LakeTable.prune`: marks are in the files of the rows."""

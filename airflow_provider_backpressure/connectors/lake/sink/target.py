@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, 
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.stage_metrics import Flow, flow_of
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.spark.types import arrow_schema
 
@@ -188,6 +189,13 @@ class LakeTarget(FilesTarget):
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         with self._table.translate_errors():
             return {key: mark.marker() for key, mark in self._table.marks(plan_id, slice_ids).items()}
+
+    def read_times(self, plan_id: str, slice_ids: Sequence[str]) -> dict[str, Flow]:
+        """See :meth:`..core.ports.sink.KeepsTimes.read_times`."""
+        with self._table.translate_errors():
+            found = {each: self._table.notes().times(plan_id, each) for each in slice_ids}
+        # Where a file is not put in its place at once, half of one may be read.
+        return {each: flow_of(json.loads(text)) for each, text in found.items() if text and text.endswith("}")}
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
         """See :meth:`..core.ports.Sink.slice_query`: the files of the slice with these bounds, or of the whole plan.

@@ -11,6 +11,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast, check_years, to_row
 from airflow_provider_backpressure.connectors.lake.tasks.quarantine import QuarantineWriter
+from airflow_provider_backpressure.connectors.lake.tasks.time_report import report_times
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -50,7 +51,8 @@ def write(
             found = table.marks(attempt.plan_id, [attempt.slice_id]).get(attempt.slice_id)
         if found is not None:
             return _result(found, attempt)
-        return _written(sink, table, attempt, spec, batches)
+        with report_times(table, attempt):
+            return _written(sink, table, attempt, spec, batches)
 
 
 def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:

@@ -45,6 +45,23 @@ def test_what_a_range_measured_itself_takes_the_place_of_the_samples():
     assert flow[Stage.SINK].busy == pytest.approx(10.0)
 
 
+def test_times_that_an_attempt_writes_down_are_counted_once():
+    """What it wrote last is part of what it reports in the end. Another attempt begins at nothing."""
+    stages = sampler()
+    stages.follow({"0.0": {Stage.READ: StageTime(busy=2.0), Stage.SINK: StageTime(idle=2.0)}})
+    stages.follow({"0.0": {Stage.READ: StageTime(busy=2.0), Stage.SINK: StageTime(idle=2.0)}})
+    stages.follow(
+        {"0.0": {Stage.READ: StageTime(busy=2.0, backpressured=3.0), Stage.SINK: StageTime(idle=2.0, busy=3.0)}}
+    )
+    assert stages.take() == {
+        Stage.READ: StageTime(busy=2.0, backpressured=3.0),
+        Stage.SINK: StageTime(idle=2.0, busy=3.0),
+    }
+    stages.follow({"0.0": {Stage.READ: StageTime(busy=1.0), Stage.SINK: StageTime(idle=1.0)}})
+    stages.settle("0.0", {Stage.READ: StageTime(busy=4.0), Stage.SINK: StageTime(idle=4.0)})
+    assert stages.take() == {Stage.READ: StageTime(busy=4.0), Stage.SINK: StageTime(idle=4.0)}
+
+
 def test_no_state_gets_less_than_nothing():
     stages = sampler()
     for now in range(4):
