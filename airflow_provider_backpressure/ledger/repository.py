@@ -77,7 +77,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             known = hydrations.lock_by_identity(connection, digest)
             if known is None:
                 try:
-                    hydrations.add(
+                    known = hydrations.add(
                         connection,
                         identity=digest,
                         owner=owner,
@@ -90,8 +90,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
                     )
                 except IntegrityError as error:
                     raise Deadlock("Another process registered the same hydration at this very moment.") from error
-                known = hydrations.lock_by_identity(connection, digest)
-                assert known is not None, "it was added here"
             figures, found = known
             if found.owner != owner:
                 raise refusals.ownership_error(

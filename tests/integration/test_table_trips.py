@@ -27,7 +27,7 @@ from tests.support.world import context
 
 pytestmark = pytest.mark.integration
 
-MOST = {"plan": 42, "hydrate": 84, "verify": 40}
+MOST = {"plan": 36, "hydrate": 84, "verify": 40}
 """Statements and commands of transactions that a table may take in each step, at source, target and ledger together.
 
 What is sent at once counts once. What a range itself does is not counted.

@@ -102,6 +102,8 @@ class Relation(CatalogTable[QualifiedName, CatalogColumn, UniqueKey]):
     """Applies to our role."""
     user_triggers: bool
     rules: bool
+    may_select: bool
+    """Our role may read the whole of it, whatever columns it gets."""
     uncarried: Mapping[int, str] | None = None
     """Why which columns cannot be carried, see :mod:`..connectors.postgres.source.types`; ``None``: not asked yet."""
 
@@ -158,7 +160,7 @@ def read_relations(connection: Connection, names: Sequence[QualifiedName]) -> di
     definitions = read_definitions(connection, (row[1] for row in columns))
     by_table = [_group(each) for each in (columns, keys, indexed)]
     found = {}
-    for number, oid, kind, temporary, has_children, schema_usable, row_security, user_triggers, rules in rows:
+    for number, oid, kind, temporary, has_children, schema_usable, row_security, user_triggers, rules, select in rows:
         own_columns, own_keys, own_indexed = (each.get(oid, []) for each in by_table)
         found[names[number - 1]] = Relation(
             oid=oid,
@@ -170,6 +172,7 @@ def read_relations(connection: Connection, names: Sequence[QualifiedName]) -> di
             row_security=row_security,
             user_triggers=user_triggers,
             rules=rules,
+            may_select=select,
             columns=tuple(_column(row[1:], definitions.get(row[0])) for row in own_columns),
             keys=tuple(
                 UniqueKey(
@@ -226,7 +229,7 @@ _RELATIONS = sql.SQL(
            has_schema_privilege(n.oid, 'USAGE'),
            c.relkind IN ('r', 'p') AND row_security_active(c.oid),
            EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'),
-           c.relhasrules
+           c.relhasrules, has_table_privilege(c.oid, 'SELECT')
     FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY w (schema, name, number)
     JOIN pg_namespace n ON n.nspname = w.schema
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name

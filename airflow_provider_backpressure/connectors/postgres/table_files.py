@@ -17,17 +17,24 @@ LOCKABLE = "rp"
 """Kinds that LOCK TABLE takes, with all partitions and children; a view is locked by a query of it."""
 
 
-def lock_statement(session: Session, table: QualifiedName, kind: str, columns: Sequence[str], where: str | None) -> str:
+def lock_statement(
+    table: QualifiedName, kind: str, columns: Sequence[str], where: str | None, *, may_select: bool
+) -> str:
     """Return the statement that locks all that a read touches.
 
     LOCK TABLE is cheap, but needs the right to read every column, and knows nothing of tables that a condition asks.
     """
-    if kind in LOCKABLE and where is None and session.value(_MAY_LOCK, (table.sql,)):
+    if kind in LOCKABLE and where is None and may_select:
         return _build_lock(table)
     name = sql.SQL(table.sql)
     condition = sql.SQL(" WHERE ({}\n)").format(sql.SQL(where)) if where is not None else sql.SQL("")
     query = sql.SQL("SELECT {} FROM {}{} LIMIT 0")
     return query.format(sql.SQL(", ").join(map(sql.Identifier, columns)), name, condition).as_string(None)
+
+
+def may_select(session: Session, table: QualifiedName) -> bool:
+    """Whether our role may read the whole of it, whatever columns it gets."""
+    return bool(session.value(_MAY_SELECT, (table.sql,)))
 
 
 def _build_lock(table: QualifiedName) -> str:
@@ -136,7 +143,7 @@ def _translate_wait(table: str) -> Iterator[None]:
         ) from error
 
 
-_MAY_LOCK = sql.SQL("SELECT has_table_privilege(%s::regclass, 'SELECT')")
+_MAY_SELECT = sql.SQL("SELECT has_table_privilege(%s::regclass, 'SELECT')")
 # A query locks indexes too, which REINDEX may exchange at any time.
 _LOCKED = """
     SELECT DISTINCT l.relation::bigint, coalesce(pg_relation_filenode(l.relation), 0)::bigint

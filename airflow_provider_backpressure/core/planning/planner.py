@@ -288,13 +288,14 @@ class Planner(Previewer):
         """Return the plan with the epoch under which it holds the target; every older plan is refused from then on.
 
         For a plan that the ledger has and the sink does not know yet (its epoch is 0). ``ranges``: how many it has,
-        where that is known.
+        of one that was made just now, which was checked against the target by then.
         """
         stored = plan
         if plan.increment:
             check_followed(plan, self.sink)
         self.sink.prepare(plan.write)
-        check_empty(plan, self.sink)
+        if ranges is None:
+            check_empty(plan, self.sink)
         files = plan.files or (self.sink.mirror().files() if plan.mode is Mode.MIRROR else "")
         number = self.ledger.counts(plan.plan_id).total if ranges is None else ranges
         plan = replace(plan, ranges=number, files=files)

@@ -49,7 +49,8 @@ _FIGURE_NAMES = tuple(each.name for each in _FIGURES)
 _LOCK = sa.select(*_FIGURES).where(hydration.c.id == sa.bindparam("id")).with_for_update()
 _BY_ID = sa.select(hydration).where(hydration.c.id == sa.bindparam("id"))
 _BY_IDENTITY = sa.select(hydration).where(hydration.c.identity == sa.bindparam("identity"))
-_WHOLE = sa.select(hydration, *(each for each in _FIGURES if isinstance(each, sa.Label))).with_for_update()
+_WHOLE_ROW: tuple[Any, ...] = (hydration, *(each for each in _FIGURES if isinstance(each, sa.Label)))
+_WHOLE = sa.select(*_WHOLE_ROW).with_for_update()
 _LOCK_WHOLE = _WHOLE.where(hydration.c.id == sa.bindparam("id"))
 _LOCK_HOLDER = sa.select(hydration.c.holder).where(hydration.c.id == sa.bindparam("id")).with_for_update()
 _LOCK_BY_IDENTITY = _WHOLE.where(hydration.c.identity == sa.bindparam("identity"))
@@ -68,6 +69,7 @@ _LOCK_BY_ANY_RANGE = _of_range()
 _LOCK_BY_PLAN = _of_range().where(hydration.c.plan_id == sa.bindparam("plan"))
 _ADD = sa.insert(hydration).values(created_at=utc_now(), updated_at=utc_now())
 _ADD_HELD = _ADD.values(heard_at=utc_now())
+_ADD_AND_READ, _ADD_HELD_AND_READ = _ADD.returning(*_WHOLE_ROW), _ADD_HELD.returning(*_WHOLE_ROW)
 _UPDATE = sa.update(hydration).where(hydration.c.id == sa.bindparam("key"))
 _CHANGE = _UPDATE.values(updated_at=utc_now())
 _HEARD = _UPDATE.values(heard_at=utc_now())
@@ -169,8 +171,8 @@ def add(
     had: str | None = None,
     run: str | None = None,
     **values: str,
-) -> None:
-    """Add a hydration in its first phase; ``IntegrityError`` where another process was quicker.
+) -> tuple[Figures, Hydration]:
+    """Add a hydration in its first phase and return it, locked; ``IntegrityError`` where another process was quicker.
 
     ``had``: its id in a ledger that was lost, if no other hydration has that here. ``run``: what has it for itself.
     """
@@ -187,8 +189,13 @@ def add(
         "sink_server": sink_server,
         "holder": run,
     }
-    connection.execute(_ADD if run is None else _ADD_HELD, {**own, **values})
+    if connection.dialect.insert_returning:
+        row = connection.execute(_ADD_AND_READ if run is None else _ADD_HELD_AND_READ, {**own, **values}).one()
+    else:
+        connection.execute(_ADD if run is None else _ADD_HELD, {**own, **values})
+        row = connection.execute(_LOCK_WHOLE, {"id": figures.id}).one()
     phases.begin(connection, figures.id, 1, figures.phase)
+    return _figures(row), _hydration(row)
 
 
 def lock_whole(connection: Connection, hydration_id: str) -> tuple[Figures, Hydration]:

@@ -281,10 +281,13 @@ def key_ranges(
     """
     if rows < 1:
         raise InvalidDeclaration(f"A range needs room for at least 1 row, not {rows}.")
-    if not more_than(session, table, 0):
+    counted = snapshot.total_exact and bool(snapshot.total)
+    if not counted and not more_than(session, table, 0):
         return
     found = _cut(session, table, snapshot, rows=rows, bytes=bytes)
-    log.info("%s is cut by %s (%s).", table.name, ", ".join(table.columns), found.method)
+    # Of a table that is one range the plan's own line says enough: there may be thousands of them.
+    level = logging.INFO if found.boundaries else logging.DEBUG
+    log.log(level, "%s is cut by %s (%s).", table.name, ", ".join(table.columns), found.method)
     yield from number_ranges(
         list_pieces(table, snapshot, found.boundaries), rows=found.rows, row_bytes=snapshot.row_bytes
     )

@@ -27,7 +27,11 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
     slot_name,
 )
 from airflow_provider_backpressure.connectors.postgres.source.checks import PUBLISHES_GENERATED
-from airflow_provider_backpressure.connectors.postgres.table_files import lock_statement, read_storage
+from airflow_provider_backpressure.connectors.postgres.table_files import (
+    lock_statement,
+    may_select,
+    read_storage,
+)
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -138,7 +142,9 @@ class PostgresLog:
     def storage(self, read: ReadSpec) -> TableStorage | None:
         (table,) = self._tables
         names = [column.name for column in read.columns]
-        lock = read.storage.lock if read.storage else lock_statement(self._session, table, ORDINARY, names, None)
+        if read.storage:
+            return read_storage(self._session, table, read.storage.lock)
+        lock = lock_statement(table, ORDINARY, names, None, may_select=may_select(self._session, table))
         return read_storage(self._session, table, lock)
 
     def release(self, upto: LogPosition) -> None:

@@ -235,7 +235,7 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         Under ``catch_up`` this is before the log is kept: whatever changes from then on is behind what is returned.
         """
         names = [column.name for column in snapshot.columns]
-        lock = lock_statement(self._session, self._name, table.kind, names, self._where)
+        lock = lock_statement(self._name, table.kind, names, self._where, may_select=table.may_select)
         found = read_storage(self._session, self._name, lock)
         # Columns that only a condition or the bounds of a range name matter as much as those that are read.
         asked = {*names, *snapshot.split, *([snapshot.window.column] if snapshot.window else [])}

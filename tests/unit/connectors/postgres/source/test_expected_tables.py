@@ -58,6 +58,7 @@ def make(name: QualifiedName) -> Relation:
         row_security=False,
         user_triggers=False,
         rules=False,
+        may_select=True,
     )
 
 
