@@ -48,6 +48,23 @@ def test_a_table_that_was_set_back_after_its_plan_had_ended_is_refused(case: Cas
 
 
 @pytest.mark.statement("K2", "X3")
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "open"])
+def test_a_table_that_was_replaced_is_refused(case: Case, ended: bool) -> None:
+    """K2, X3: its log keeps every mark, and the rows are those of another statement."""
+    assert isinstance(case, SparkTableCase)
+    begun = begin(case)
+    begun.write(0)
+    if ended:
+        complete(case, begun)
+    table, format_ = case.place["table"], case.place["format"]
+    spark_session(case.cluster.url).sql(
+        f"CREATE OR REPLACE TABLE {table} USING {format_} AS SELECT * FROM {table} WHERE false"
+    ).collect()
+    with opened(case) as sink, pytest.raises(SinkRefused, match=r"no longer has the commit .* replaced"):
+        sink.check_history()
+
+
+@pytest.mark.statement("K2", "X3")
 def test_a_table_that_others_compact_and_expire_is_not_taken_for_one_that_was_set_back(case: Case) -> None:
     """K2, X3: no row is lost by that, though the snapshot that the plan left may be expired."""
     assert isinstance(case, SparkTableCase)

@@ -37,11 +37,13 @@ _OVERTAKEN = ("Concurrent", "MetadataChanged")
 MARGIN = 8
 """Commits that may come while the log is read, before it is read once more."""
 _OURS = f'{{"{KEY}"'
+_REPLACED = ("REPLACE TABLE", "CLONE")
+"""In the names of Delta's operations that give a table other rows as a whole: by itself, AS SELECT, or a copy's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Commit:
-    """A commit with a note, or one that restored the table."""
+    """A commit with a note, or one that restored the table, or replaced it."""
 
     version: int
     note: Note | None
@@ -56,6 +58,8 @@ class _Commit:
         if row["operation"] == "RESTORE":
             version = row["operationParameters"].get("version") or ""
             restored = int(version) if version.isdecimal() else -1
+        elif any(name in row["operation"] for name in _REPLACED):
+            restored = -1
         return cls(version=row["version"], note=note, restored=restored)
 
 
@@ -108,6 +112,7 @@ class DeltaTable(SparkTable):
     def read_state(self) -> LogState:
         """See :meth:`SparkTable.read_state`. After a RESTORE the marks count that the restored version had.
 
+        After CREATE OR REPLACE TABLE none does: the log continues, and no row of before is in the table.
         The table has the tokens of all others still, as far as its retention goes: what they say besides counts on.
         Properties are changed by commits too, so that nothing else is read while the table's version stays.
         """

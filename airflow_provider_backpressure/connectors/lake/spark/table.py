@@ -137,8 +137,8 @@ class SparkTable(ABC):
         if not with_losses and (gone := state.find_loss()):
             raise SinkRefused(
                 f"The log of {self.name} no longer has the commit {gone}, which the plan that is being written needs: "
-                "the table was restored to a moment before it, or its old snapshots or log entries were removed. "
-                f"Keep those of a plan until it has ended, and {RESTART}."
+                "the table was restored to a moment before it or replaced, or its old snapshots or log entries were "
+                f"removed. Keep those of a plan until it has ended, and {RESTART}."
             )
         return state
 

@@ -34,6 +34,10 @@ class Logged(DeltaTable):
         """Restore the table to a version, or to a moment."""
         self._append("RESTORE", None, **parameters)
 
+    def replace(self, operation: str) -> None:
+        """Make the table again under its name."""
+        self._append(operation, None)
+
     def _append(self, operation: str, text: str | None, **parameters: str | None) -> None:
         entry = {"operation": operation, "operationParameters": parameters, "userMetadata": text}
         self.log.append({"version": len(self.log), **entry})
@@ -93,6 +97,20 @@ def test_after_a_restore_the_marks_count_that_the_restored_version_had() -> None
     table.restore(version=None, timestamp="2026-01-01 00:00:00")
     table.commit()
     assert set(table.read_state().marks_of(PLAN)) == {"9.0"}
+
+
+@pytest.mark.statement("X3")
+@pytest.mark.parametrize("operation", ["CREATE OR REPLACE TABLE", "REPLACE TABLE AS SELECT", "CLONE"])
+def test_no_mark_counts_of_a_table_that_was_replaced(operation: str) -> None:
+    """X3: the log continues, and the table has no row of what was committed before."""
+    table = Logged()
+    for _ in range(3):
+        table.commit()
+    table.replace(operation)
+    assert not table.read_state().marks_of(PLAN)
+    table.commit()
+    assert set(table.read_state().marks_of(PLAN)) == {"4.0"}
+    assert table.read_state().present == {f"backpressure:{PLAN}:4.0:1"}
 
 
 class Overtaken(DeltaTable):
