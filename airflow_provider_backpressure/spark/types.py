@@ -78,6 +78,11 @@ def carrier(postgres: str) -> tuple[pyarrow.DataType, spark.DataType]:
     return arrow, _BY_ARROW[arrow]
 
 
+def declare_type(type_: spark.DataType) -> str:
+    """Return a type as a statement declares it: ``timestamp`` is what ``spark.sql.timestampType`` says there."""
+    return "timestamp_ltz" if isinstance(type_, spark.TimestampType) else type_.simpleString()
+
+
 def postgres_type(type_: spark.DataType) -> str | None:
     """Return the PostgreSQL type that holds every value of a Spark type; ``None`` where there is none."""
     if isinstance(type_, spark.DecimalType):

@@ -4,7 +4,7 @@ import pyarrow
 import pytest
 from pyspark.sql import types as spark
 
-from airflow_provider_backpressure.spark.types import carrier, postgres_type
+from airflow_provider_backpressure.spark.types import carrier, declare_type, postgres_type
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,11 @@ def test_types_of_sparks_own_have_columns_to_go_into() -> None:
     assert postgres_type(spark.StringType()) == "text"
     assert postgres_type(spark.ArrayType(spark.IntegerType())) is None
     assert postgres_type(spark.NullType()) is None
+
+
+@pytest.mark.statement("X4")
+def test_a_moment_is_declared_as_one_whatever_the_server_takes_timestamp_for() -> None:
+    """X4: under spark.sql.timestampType=TIMESTAMP_NTZ the word is a time without a zone."""
+    assert declare_type(spark.TimestampType()) == "timestamp_ltz"
+    assert declare_type(spark.TimestampNTZType()) == "timestamp_ntz"
+    assert declare_type(spark.DecimalType(10, 2)) == "decimal(10,2)"

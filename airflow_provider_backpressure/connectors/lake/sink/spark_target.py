@@ -125,8 +125,14 @@ class SparkTableTarget(FilesTarget):
         )
 
     def prepare(self, write: WriteSpec) -> None:
+        """See :meth:`..core.ports.Sink.prepare`. A catalog may make another table than it was asked for."""
         with self._errors():
+            if self._table.schema() is not None:
+                return
             self._table.create(write.columns, follows=bool(json.loads(write.plan_table).get("follows")))
+            there = self._table.schema()
+            self._table.check(there)
+            check_columns(self._table, there, write.columns)
 
     def holds_rows(self) -> bool:
         with self._errors():

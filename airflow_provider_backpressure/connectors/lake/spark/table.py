@@ -21,7 +21,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY
 from airflow_provider_backpressure.connectors.lake.spark.session import ask, clone_session
 from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
-from airflow_provider_backpressure.spark.types import carrier
+from airflow_provider_backpressure.spark.types import carrier, declare_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,7 @@ class SparkTable(ABC):
         properties = {**self.creation, **(self.creation_to_follow if follows else {})}
         pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         options = f" TBLPROPERTIES ({pairs})" if pairs else ""
-        fields = ", ".join(f"`{each.name}` {carrier(each.type)[1].simpleString()}" for each in columns)
+        fields = ", ".join(f"`{each.name}` {declare_type(carrier(each.type)[1])}" for each in columns)
         self.run(f"CREATE TABLE IF NOT EXISTS {self.quoted} ({fields}) USING {self.format}{options}")
 
     creation: ClassVar[Mapping[str, str]] = {}

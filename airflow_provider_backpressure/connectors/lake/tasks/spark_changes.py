@@ -48,7 +48,7 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFa
 from airflow_provider_backpressure.spark.change_rows import DELETE, Changes, log_reader
 from airflow_provider_backpressure.spark.registry import task_module
 from airflow_provider_backpressure.spark.task import map_batches, report_errors
-from airflow_provider_backpressure.spark.types import carrier
+from airflow_provider_backpressure.spark.types import carrier, declare_type
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
@@ -156,7 +156,7 @@ class _Window:
                         yield batch
                         reach(Step.IN_COPY, tag)
 
-        typed = ", ".join(f"_{n} {carrier(column.type)[1].simpleString()}" for n, column in enumerate(columns))
+        typed = ", ".join(f"_{n} {declare_type(carrier(column.type)[1])}" for n, column in enumerate(columns))
         schema = f"{_OWN_TYPES}, {typed}, {RUN} long, {END} string"
         frame = map_batches(self.session.range(0, 1, 1, 1), read, schema, self.profile)
         staged = frame.localCheckpoint(eager=True, storageLevel=MATERIALISED)

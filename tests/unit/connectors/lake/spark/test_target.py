@@ -1,10 +1,12 @@
 """A plan that takes a table: what it fences, and what it removes, over a table that is a list of notes."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampNTZType
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
@@ -16,7 +18,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_mark,
 )
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.messages import Column, Window
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from tests.support.lake_plans import make_followed_plan
 
@@ -215,3 +217,42 @@ def test_windows_behind_a_plan_that_is_in_take_the_table_by_one_commit(
     assert [note.kind for note in table.notes[before:]] == [Kind.PLAN, *kinds]
     assert table.state().settled == 2
     assert table.state().unsettled == []
+
+
+class OddCatalog(ListedTable):
+    """Makes another table than the one that it is asked for."""
+
+    def __init__(self, made: StructType) -> None:
+        super().__init__()
+        self.made: StructType | None = None
+        self._makes = made
+
+    def schema(self) -> StructType | None:
+        return self.made
+
+    def create(self, columns: Sequence[Column], *, follows: bool) -> None:
+        self.made = self._makes
+
+    def check(self, there: StructType | None) -> None:
+        assert there is not None
+
+    def takes(self, there: DataType, arriving: DataType) -> bool:
+        return there == arriving
+
+
+@pytest.mark.statement("X4")
+@pytest.mark.parametrize(
+    ("type_", "made", "sentence"),
+    [
+        ("text", StringType("UTF8_LCASE"), "string collate UTF8_LCASE there"),
+        ("timestamp with time zone", TimestampNTZType(), "timestamp_ntz there"),
+    ],
+)
+def test_a_table_that_was_made_otherwise_than_asked_is_refused(type_: str, made: DataType, sentence: str) -> None:
+    """X4: by a schema's default collation keys that differ by case would be one, for example."""
+    table = OddCatalog(StructType([StructField("v", made)]))
+    write = Mock(columns=(Column(name="v", type=type_),), plan_table="{}")
+    with pytest.raises(SinkRefused, match=sentence):
+        target_of(table, 0).prepare(write)
+    # What is there is compared before, each time that a plan is fitted.
+    target_of(table, 0).prepare(write)
