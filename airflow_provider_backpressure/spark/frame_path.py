@@ -31,8 +31,9 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.stage_metrics import Stage
-from airflow_provider_backpressure.exceptions import RunnerRefused
+from airflow_provider_backpressure.exceptions import RunnerRefused, from_text
 from airflow_provider_backpressure.spark.change_rows import log_reader
+from airflow_provider_backpressure.spark.range_views import refuse_views
 from airflow_provider_backpressure.spark.registry import SPARK_READ, SPARK_WRITTEN, reader, task_module, writer
 from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome, report_errors
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Function = Callable[["DataFrame"], "DataFrame"]
+_READS_ROWS = (
+    "The transform reads rows while its columns are determined: leave out what runs a job of its own (collect, count, "
+    "toPandas, checkpoint), so that it only says what is to be done with a range."
+)
 
 
 def apply_transform(
@@ -67,8 +72,13 @@ def _call(function: Function, frame: "DataFrame") -> "DataFrame":
     name = getattr(function, "__qualname__", type(function).__name__)
     _by_value(function)
     try:
-        result = function(frame)
+        with refuse_views(frame):
+            result = function(frame)
+    except RunnerRefused:
+        raise
     except Exception as error:
+        if isinstance(found := from_text(str(error)), RunnerRefused):
+            raise found from error
         raise RunnerRefused(f"The transform {name} failed: {type(error).__name__}: {error}") from error
     if type(result).__name__ != "DataFrame" or not hasattr(result, "mapInArrow"):
         raise RunnerRefused(f"The transform {name} must return a DataFrame, not {type(result).__name__}.")
@@ -253,9 +263,9 @@ def _source(
     def read(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                assert source is not None
-                assert spec is not None
                 with report_errors():
+                    if source is None or spec is None:
+                        raise RunnerRefused(_READS_ROWS)
                     yield from _read(spec, pieces[index], source)
 
     tasks = max(1, len(pieces))

@@ -91,6 +91,30 @@ def check_names(batch: pyarrow.RecordBatch, write: WriteSpec) -> None:
         raise RunnerRefused(f"The transform gives the columns {batch.schema.names} where {planned} were planned.")
 
 
+def check_types(batch: pyarrow.RecordBatch, columns: Sequence[Column]) -> None:
+    """``RunnerRefused`` unless a transform gives the planned types: as text, the server might cut or round others."""
+    for found, column in zip(batch.schema, columns, strict=True):
+        if _plain(found.type) != _plain(carrier(column.type)[0]):
+            raise RunnerRefused(
+                f"The transform gives {found.name} as {found.type} where {column.type} was planned: let it give the "
+                f"same type each time, and {RESTART}."
+            )
+
+
+def _plain(type_: pyarrow.DataType) -> pyarrow.DataType:
+    """Return the type of which another one is only another form: by its zone, or the size of its offsets."""
+    if pyarrow.types.is_timestamp(type_) and type_.tz is not None:
+        return pyarrow.timestamp(type_.unit, tz="UTC")
+    return _FORMS.get(type_, type_)
+
+
+_FORMS = {
+    pyarrow.large_string(): pyarrow.string(),
+    pyarrow.large_binary(): pyarrow.binary(),
+    pyarrow.int8(): pyarrow.int16(),
+}
+
+
 def to_one_slice(spec: RangeSpec) -> Slice:
     """Return the range as one slice, since after a transform it can only be committed as a whole."""
     first, *others = spec.slices

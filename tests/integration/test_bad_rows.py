@@ -71,6 +71,27 @@ def test_without_a_quarantine_the_first_bad_row_is_named(database: Endpoint):
     assert made.markers() == {}
 
 
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(("type_", "value"), [("name", "é" * 32), ("character varying(3)", "abc ")])
+@pytest.mark.fault(15)
+def test_a_text_that_the_server_would_cut_is_a_bad_row(database: Endpoint, type_: str, value: str, number: int):
+    """A transform can make a text longer than the column that it keeps; the server says nothing of what it cuts off."""
+    columns = (COLUMNS[0], replace(COLUMNS[1], type=type_), COLUMNS[2])
+    made = begin(database, database, table="raw.t", columns=columns, path="frame")
+    bad = {17: (value, "{}", "")}
+    with pytest.raises(
+        SinkRefused, match=r'The row \{"id": 17\} cannot go into raw\.t: column code: value too long for'
+    ):
+        attempt(made, number, bad=bad)
+    assert made.markers() == {}
+    kept = begin(database, database, table="raw.kept", columns=columns, path="frame", quarantine=9)
+    attempt(kept, number, bad=bad)
+    assert run(database, "SELECT count(*), count(*) FILTER (WHERE id = 17) FROM raw.kept") == [(ROWS - 1, 0)]
+    assert run(database, "SELECT key, reason FROM raw.backpressure_quarantine") == [
+        ('{"id": 17}', f"column code: value too long for type {type_}")
+    ]
+
+
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.UPSERT])
 @pytest.mark.fault(15)
 def test_bad_rows_are_kept_aside_with_key_and_reason(database: Endpoint, mode: Mode):

@@ -12,9 +12,9 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_sli
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, SliceResult
+from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck, flow_of
-from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkUnavailable, SourceUnavailable
+from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.value_hash import checksum_slice
 from tests import types_postgres
 from tests.integration.attempts import (
@@ -120,6 +120,31 @@ def test_an_upsert_replaces_rows_by_key(database: Endpoint) -> None:
     execute(database, "INSERT INTO raw.orders SELECT id, 'old', 0, 0, now() FROM orders WHERE id <= 100")
     assert copy(begun).rows == 5000
     assert difference(database, "SELECT * FROM orders", database, "SELECT * FROM raw.orders") == (5000, 5000, 0)
+
+
+@pytest.mark.parametrize(
+    ("type_", "old", "new"), [("numeric", "1.0", "1.00"), ("bpchar", "'a'", "'a  '"), ("float8", "0", "'-0'")]
+)
+def test_an_upsert_replaces_a_key_by_an_equal_one(database: Endpoint, type_: str, old: str, new: str) -> None:
+    """X3: equal keys may be different values; the source's arrives, also where there is nothing but the key."""
+    execute(database, f"CREATE TABLE keys (id {type_})", f"INSERT INTO keys VALUES ({new})")
+    columns = columns_of(database, "keys")
+    for target in ("raw.keys", "raw.values"):
+        both = (*columns, Column(name="v", type="integer")) if target == "raw.values" else columns
+        begun = begin(database, database, table=target, columns=both, mode=Mode.UPSERT, key=("id",))
+        execute(database, f"INSERT INTO {target} (id) VALUES ({old})")
+        copy(begun, "SELECT id FROM keys" if both is columns else "SELECT id, 5 FROM keys")
+        expected = f"SELECT ({new})::{type_}::text"
+        assert execute(database, f"SELECT id::text FROM {target}") == execute(database, expected)
+
+
+def test_several_rows_of_one_key_are_one_sentence(database: Endpoint) -> None:
+    """Which of them the target keeps would be left to chance."""
+    begun = orders(database, mode=Mode.UPSERT, key=("id",))
+    twice = "SELECT * FROM orders UNION ALL SELECT * FROM orders WHERE id = 7"
+    with pytest.raises(SinkRefused, match=r"^A range holds several rows of one key \(id\), and raw\.orders can hold"):
+        copy(begun, twice)
+    assert begun.markers() == {}
 
 
 def test_an_empty_slice_leaves_a_marker(database: Endpoint) -> None:

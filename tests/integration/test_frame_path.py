@@ -206,7 +206,7 @@ def test_an_upsert_replaces_rows_by_key(stage: Stage) -> None:
     stage.run(begun, "SELECT * FROM sales WHERE id BETWEEN 101 AND 150", seq=1)
     expected = "SELECT id % 100 AS id, code FROM sales WHERE id BETWEEN 51 AND 150"
     assert stage.differs(begun, expected) == 0
-    with pytest.raises(SinkRefused, match="second time"):
+    with pytest.raises(SinkRefused, match="holds several rows of one key"):
         stage.run(begun, seq=2)
     assert set(begun.markers()) == {"0.0", "1.0"}
 
@@ -259,6 +259,9 @@ def test_memory_that_ran_out_is_told_apart(stage: Stage) -> None:
         (Transform(sql="SELECT array(id) AS ids FROM source"), "makes ids a array<int>"),
         (Transform(sql="SELECT id, id FROM source"), "gives id more than once"),
         (Transform(python="tests.integration.transforms:broken"), "broken failed: KeyError: .*no column amount"),
+        (Transform(python="tests.integration.transforms:counting"), "reads rows while its columns are determined"),
+        (Transform(python="tests.integration.transforms:viewing"), "makes a temporary view of a range's rows"),
+        (Transform(python="tests.integration.transforms:viewing_by_statement"), "makes a temporary view of a range's"),
         (Transform(python="tests.integration.transforms:no_frame"), "must return a DataFrame, not list"),
         (Transform(python="tests.integration.transforms:missing"), "cannot be imported: .*missing"),
         (Transform(python="nowhere:at_all"), "cannot be imported: No module named 'nowhere'"),
@@ -271,13 +274,24 @@ def test_a_bad_transform_is_one_sentence_before_any_row(stage: Stage, transform:
         stage.describe(transform)
 
 
+def test_a_view_of_other_rows_may_be_joined(stage: Stage) -> None:
+    """Such a view is the same in every range, whichever has made it last."""
+    begun = stage.begin(Transform(python="tests.integration.transforms:joining"))
+    stage.run(begun)
+    assert stage.differs(begun, "SELECT id, CASE id % 2 WHEN 1 THEN 'odd' ELSE 'even' END FROM sales") == 0
+
+
 @pytest.mark.statement("X6")
 def test_a_transform_changed_in_mid_plan_is_refused(stage: Stage) -> None:
-    """X6: other columns than planned, in number or by name."""
+    """X6: other columns than planned, in number, by name or of another type, which a target would round."""
     begun = stage.begin(Transform(sql="SELECT id, code FROM source"))
     for query in ("SELECT id FROM source", "SELECT code, id FROM source"):
         with pytest.raises(RunnerRefused, match=r"^[^\n]*columns[^\n]*$"):
             stage.run(begun, transform=Transform(sql=query))
+    assert begun.markers() == {}
+    begun = stage.begin(Transform(sql="SELECT id, to_date('2024-05-06') AS day FROM source"))
+    with pytest.raises(RunnerRefused, match=r"^The transform gives day as timestamp\[us.* where date was planned: .*"):
+        stage.run(begun, transform=Transform(sql="SELECT id, timestamp'2024-05-06 07:08:09' AS day FROM source"))
     assert begun.markers() == {}
 
 

@@ -123,4 +123,29 @@ def no_frame(frame: DataFrame) -> Any:
     return frame.columns
 
 
+def counting(frame: DataFrame) -> DataFrame:
+    """Run a job of its own."""
+    frame.count()
+    return frame
+
+
+def viewing(frame: DataFrame) -> DataFrame:
+    """Make a view of the rows, which ranges of a session would share."""
+    frame.filter("id > 0").createOrReplaceTempView("rows_of_a_range")
+    return frame.sparkSession.sql("SELECT id, code FROM rows_of_a_range")
+
+
+def viewing_by_statement(frame: DataFrame) -> DataFrame:
+    """Do the same by a statement."""
+    frame.sparkSession.sql("CREATE OR REPLACE TEMPORARY VIEW rows_of_a_range AS SELECT * FROM {rows}", rows=frame)
+    return frame.sparkSession.table("rows_of_a_range").select("id", "code")
+
+
+def joining(frame: DataFrame) -> DataFrame:
+    """Join a view of other rows, and select from the frame by a parameter."""
+    names = frame.sparkSession.createDataFrame([("odd", 1), ("even", 0)], "name string, rest int")
+    names.createOrReplaceTempView("names_of_rests")
+    return frame.sparkSession.sql("SELECT id, name FROM {rows} JOIN names_of_rests ON rest = id % 2", rows=frame)
+
+
 NOT_A_FUNCTION = 7

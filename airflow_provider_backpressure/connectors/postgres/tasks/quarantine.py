@@ -6,10 +6,11 @@ from typing import Any
 
 import psycopg
 import pyarrow
+import pyarrow.compute as pc
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.errors import words
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
+from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec
 from airflow_provider_backpressure.spark.stream_end import name_place
 from airflow_provider_backpressure.spark.types import alone, full, kept_of, key_of
 
@@ -21,6 +22,50 @@ _NUL: dict[type[psycopg.Error], str] = {
     psycopg.errors.UntranslatableCharacter: "\\u0000",
 }
 """The form of a NUL in a text and in JSON."""
+
+
+_MOST_CHARACTERS = re.compile(r"character varying\((\d+)\)")
+_MOST_BYTES = {"name": 63, '"char"': 1}
+"""Types whose text the server cuts without an error, by the most bytes that they hold."""
+_OCTAL = r"^\\[0-3][0-7][0-7]$"
+"""How the server writes a ``"char"`` that is not ASCII."""
+
+
+def split_cut(
+    rows: pyarrow.RecordBatch, columns: Sequence[Column]
+) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
+    """Return the rows whose texts fit, and the others with the reason: the server would cut these without an error.
+
+    PostgreSQL cuts a ``name`` behind 63 bytes, a ``"char"`` behind one, and blanks at the end of a ``varchar(n)``.
+    Verification would not notice, since it compares what was made of the text.
+    """
+    bad: dict[int, str] = {}
+    for column, values in zip(columns, rows.columns, strict=False):
+        too_long = _find_too_long(column.type, values)
+        if too_long is not None and pc.any(too_long).as_py():
+            reason = f"column {column.name}: value too long for type {column.type}"
+            bad |= {number: reason for number in pc.indices_nonzero(too_long).to_pylist() if number not in bad}
+    if not bad:
+        return rows, []
+    kept = pyarrow.array([number not in bad for number in range(rows.num_rows)])
+    found = [(rows.slice(number, 1).to_pylist()[0], bad[number]) for number in sorted(bad)]
+    return rows.filter(kept), found
+
+
+def _find_too_long(type_: str, values: pyarrow.Array) -> pyarrow.Array | None:
+    """Return which texts the server would cut; ``None`` where it cuts none of the type, or no text arrives."""
+    if not (pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)):
+        return None
+    if type_ in _MOST_BYTES:
+        too_long = pc.greater(pc.binary_length(values), _MOST_BYTES[type_])
+        return pc.and_not(too_long, pc.match_substring_regex(values, _OCTAL)) if type_ == '"char"' else too_long
+    match = _MOST_CHARACTERS.fullmatch(type_)
+    if match is None:
+        return None
+    most = int(match[1])
+    too_long = pc.greater(pc.utf8_length(values), most)
+    # The server refuses the others itself.
+    return pc.and_(too_long, pc.less_equal(pc.utf8_length(pc.utf8_rtrim(values, " ")), most))
 
 
 class BadRowIsolator:

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
 from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
 from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.offsets import list_marks_of
-from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 
 ALGORITHM = "pgcopy-xxh3"
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -104,6 +104,7 @@ MIRROR = "mirror"
 STAGED = frozenset({"upsert", MIRROR})
 """Modes under which rows are compared with those of the target."""
 STAGE = sql.Identifier("pg_temp", "backpressure_stage")
+_FORMS = frozenset({"numeric", "bpchar", "real", "double precision"})
 
 
 @contextmanager
@@ -168,14 +169,24 @@ def move_stage(
         sql.SQL(write.target), every, every, rows
     )
     if write.mode == "upsert":
-        rest = [column.name for column in write.columns if column.name not in write.key]
+        rest = [each.name for each in write.columns if each.name not in write.key or _has_forms(each.type)]
         changes = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest)
         action = sql.SQL("UPDATE SET {}").format(changes) if rest else sql.SQL("NOTHING")
         key = sql.SQL(", ").join(map(sql.Identifier, write.key))
         statement += sql.SQL(" ON CONFLICT ({}) DO {}").format(key, action)
-    if alone:
-        return execute_alone(connection, write, statement)
-    return connection.execute(statement).rowcount
+    try:
+        return execute_alone(connection, write, statement) if alone else connection.execute(statement).rowcount
+    except psycopg.errors.CardinalityViolation:
+        # Without its cause, which has values of the rows.
+        raise SinkRefused(
+            f"A range holds several rows of one key ({', '.join(write.key)}), and {write.fence} can hold only one of "
+            "them. Remove the others from the source or in the transform, or give the sink a key= that is unique there."
+        ) from None
+
+
+def _has_forms(type_: str) -> bool:
+    """Whether equal keys may be different values, as 1.0 and 1.00 are: then the key is replaced with its row."""
+    return type_.partition("(")[0] in _FORMS
 
 
 def names(columns: Sequence[Column]) -> sql.Composed:

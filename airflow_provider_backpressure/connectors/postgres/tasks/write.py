@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy 
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
-from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import BadRowIsolator
+from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import BadRowIsolator, split_cut
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit, move_in_order
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
     MIRROR,
@@ -39,8 +39,10 @@ from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import (
     apart,
     check_names,
+    check_types,
     complete,
     find_hidden,
+    name_place,
     split_marks,
     to_one_slice,
 )
@@ -130,16 +132,31 @@ def arrange(
     """
     rows, bad = apart(batch, keep_bad=spec.read.keep_bad)
     if not spec.write.ordered:
-        check_names(rows, spec.write)
+        _check(rows, spec)
         return rows, bad
     rows, marks = split_marks(rows, spec.write.place)
-    check_names(rows, spec.write)
+    _check(rows, spec)
     gone = marks.column(TOMBSTONE)
     if any(column.null_count for column in marks.select(list(PLACE)).filter(gone).columns):
         raise RunnerRefused("The transform gives a tombstone without partition or offset: let it keep both.")
     for hidden, name in find_hidden(spec.write.place).items():
         rows = rows.append_column(hidden, marks.column(name))
     return rows.append_column(TOMBSTONE, gone), bad
+
+
+def _check(rows: pyarrow.RecordBatch, spec: RangeSpec) -> None:
+    check_names(rows, spec.write)
+    if spec.transform is not None:
+        check_types(rows, spec.write.columns)
+
+
+def _arrange_text(
+    spec: RangeSpec, batch: pyarrow.RecordBatch
+) -> tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]:
+    """Do what :func:`arrange` does for rows that travel as text, and keep those out that the server would cut."""
+    rows, bad = arrange(spec, batch)
+    rows, cut = split_cut(rows, spec.write.columns)
+    return rows, [*bad, *((name_place(row) if spec.write.ordered else row, reason) for row, reason in cut)]
 
 
 def _write_encoded(
@@ -190,6 +207,9 @@ def _move(connection: psycopg.Connection, spec: RangeSpec) -> None:
         move_stage(connection, spec.write, alone=spec.read.tells_position)
 
 
+_Arrange = Callable[[RangeSpec, pyarrow.RecordBatch], tuple[pyarrow.RecordBatch, list[tuple[dict[str, Any], str]]]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Form:
     """How rows are put for COPY."""
@@ -198,6 +218,7 @@ class _Form:
     encoded: Callable[[pyarrow.RecordBatch], bytes | memoryview]
     beginning: bytes = b""
     ending: bytes = b""
+    arrange: "_Arrange" = arrange
 
 
 def _copy_rows(
@@ -215,7 +236,7 @@ def _copy_rows(
         with open_copy_in(connection, table, stage_columns(spec.write), form.options) as copy:
             copy.put(form.beginning)
             for batch in rows:
-                good, bad = arrange(spec, batch)
+                good, bad = form.arrange(spec, batch)
                 if good.num_rows:
                     copy.put(form.encoded(good))
                 aside += bad
@@ -233,7 +254,8 @@ _Load = Callable[[psycopg.Connection, RangeSpec, BadRowIsolator, Rows], object]
 
 
 def _at_once(connection: psycopg.Connection, spec: RangeSpec, isolator: BadRowIsolator, rows: Rows) -> None:
-    _copy_rows(connection, spec, isolator, rows, STAGE, _Form(options="FORMAT csv", encoded=to_csv))
+    form = _Form(options="FORMAT csv", encoded=to_csv, arrange=_arrange_text)
+    _copy_rows(connection, spec, isolator, rows, STAGE, form)
 
 
 def _isolate(connection: psycopg.Connection, spec: RangeSpec, isolator: BadRowIsolator, rows: Rows) -> None:
@@ -242,7 +264,7 @@ def _isolate(connection: psycopg.Connection, spec: RangeSpec, isolator: BadRowIs
             copy.put(to_csv(batch))
 
     for batch in rows:
-        good, bad = arrange(spec, batch)
+        good, bad = _arrange_text(spec, batch)
         for row, reason in bad:
             isolator.refuse(row, reason)
         if good.num_rows:
