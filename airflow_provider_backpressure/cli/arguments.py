@@ -33,6 +33,9 @@ LEDGER = _argument(
 )
 HYDRATION = Completed("hydration", names=hydrations, help=TARGET)
 ANY_HYDRATION = Completed("hydration", names=hydrations, nargs="?", help=f"{TARGET} (default: all)")
+HYDRATIONS = Completed(
+    "hydration", names=hydrations, nargs="?", help=f"{TARGET}, or the id of the DAG that owns some (default: all)"
+)
 WATCH = _argument("-w", "--watch", action="store_true", help="refresh at each change, or every second")
 STATE = _argument(
     "--state", choices=("planned", "admitted", "committed", "failed", "revoked"), help="only ranges in this state"

@@ -112,6 +112,10 @@ def _plain(value: Any) -> Any:
     return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
+_NAMED = 5
+"""Most tables that a sentence lists."""
+
+
 def find_hydration(ledger: LedgerReader, name: str) -> Hydration:
     """Return the hydration of an id, the beginning of an id, or a target's table.
 
@@ -132,6 +136,10 @@ def find_hydration(ledger: LedgerReader, name: str) -> Hydration:
 def _suggest_name(every: list[Hydration], name: str) -> str:
     """Return what a person may have meant by a name that no hydration has."""
     tables = [one.sink_identity.rpartition("/")[2] for one in every]
+    owned = [table for one, table in zip(every, tables, strict=True) if one.owner == name]
+    if owned:
+        more = f" and {len(owned) - _NAMED} more" if len(owned) > _NAMED else ""
+        return f"it is a DAG, whose hydrations write {', '.join(owned[:_NAMED])}{more}. Name one of them."
     close = difflib.get_close_matches(name, dict.fromkeys(tables), n=3)
     if close:
         return f"did you mean {' or '.join(close)}?"

@@ -42,7 +42,7 @@ NONE = "No hydration was planned yet: trigger a DAG that has one, or look at it 
 
 @command
 def status(args: Namespace) -> None:
-    """Show every hydration, or one."""
+    """Show every hydration, those of a DAG, or one."""
     with open_ledger_and_push(args) as (ledger, push):
         if args.watch:
             if args.output != "table":
@@ -75,7 +75,9 @@ def open_console() -> Console:
 def _chosen(ledger: Ledger, args: Namespace) -> list[HydrationSummary]:
     if not args.hydration:
         return list(every_summary(ledger))
-    return ledger.glances(ids=[find_hydration(ledger, args.hydration).id], limit=1)
+    owned = [one.id for one in ledger.hydrations(owner=args.hydration)]
+    ids = owned or [find_hydration(ledger, args.hydration).id]
+    return ledger.glances(ids=ids, limit=len(ids))
 
 
 def _picture(ledger: Ledger, chosen: list[HydrationSummary], console: Console) -> RenderableType:
@@ -86,7 +88,7 @@ def _picture(ledger: Ledger, chosen: list[HydrationSummary], console: Console) -
 
 
 def _watch(ledger: Ledger, push: Push | None, args: Namespace) -> None:
-    """Draw until interrupted, or until the one hydration that was named is in steady state."""
+    """Draw until interrupted, or until each hydration that was named is in steady state."""
     console = open_console()
     looks = _looks(ledger, push, args)
     try:
@@ -106,7 +108,7 @@ def _looks(ledger: Ledger, push: Push | None, args: Namespace) -> Iterator[list[
         while True:
             chosen = _chosen(ledger, args)
             yield chosen
-            if args.hydration and not chosen[0].running:
+            if args.hydration and not any(one.running for one in chosen):
                 return
             changes.wait([one.hydration.id for one in chosen])
 

@@ -134,7 +134,7 @@ def test_who_has_read_enough_breaks_nothing():
 def test_who_interrupts_is_told_nothing(world: World, airflow, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
     """Ctrl-C ends a command as shells expect."""
 
-    def interrupted(*_: object) -> None:
+    def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(world.ledger, "hydrations", interrupted)

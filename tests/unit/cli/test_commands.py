@@ -83,6 +83,16 @@ def test_status_before_during_and_after(world, airflow):
     assert (after["phase"], after["percent"], after["ranges"], after["gate"]) == ("steady_state", 100.0, "10/10", "")
 
 
+def test_status_of_a_dag_is_that_of_its_hydrations(world, airflow):
+    """Whoever knows only the DAG finds them; a command that takes one hydration says which there are."""
+    assert facts(airflow, "dag")["id"] == facts(airflow)["id"]
+    code, _, err = airflow("pause", "dag", "--why", "release")
+    assert (code, err) == (
+        2,
+        "There is no hydration 'dag': it is a DAG, whose hydrations write sink. Name one of them.\n",
+    )
+
+
 @pytest.mark.statement("M2", "M6", "M9", "M12")
 def test_status_carries_every_figure(world, airflow):
     """M2, M6, M9, M12: progress, frontiers with their unit, rates, lag, verdict, memory, phase; unknown is null."""
