@@ -9,8 +9,8 @@ from airflow.sdk import Asset, AssetAlias, AssetWatcher
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.airflow_compat import Callback
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
@@ -18,7 +18,7 @@ from airflow_provider_backpressure.hooks.hydration_session import SinkDeclaratio
 from airflow_provider_backpressure.hooks.recorded_declaration import plain
 from airflow_provider_backpressure.triggers import UnreadTrigger
 from airflow_provider_backpressure.triggers.event_callbacks import as_callbacks
-from airflow_provider_backpressure.triggers.unread import Subject
+from airflow_provider_backpressure.triggers.new_data_event import Subject
 
 
 def hydration_asset(source: SourceDeclaration, sink: SinkDeclaration) -> Asset:

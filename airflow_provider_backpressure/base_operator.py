@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from datetime import timedelta
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -15,14 +16,14 @@ from airflow_provider_backpressure.airflow_compat import (
     AirflowSkipException,
     AirflowTaskTimeout,
 )
-from airflow_provider_backpressure.core.admission.watcher import Watch
+from airflow_provider_backpressure.core.admission.gate_watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate.activity import Activity, Step
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat
-from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
-from airflow_provider_backpressure.core.snapshot.messages import ZONE, Transform
+from airflow_provider_backpressure.core.monitoring.source_observer import nobodys_error
 from airflow_provider_backpressure.core.snapshot.ranges import lane
+from airflow_provider_backpressure.core.snapshot.spark_messages import ZONE, Transform
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, is_running
 from airflow_provider_backpressure.hooks.hydration_session import (
@@ -32,10 +33,13 @@ from airflow_provider_backpressure.hooks.hydration_session import (
     SourceDeclaration,
 )
 from airflow_provider_backpressure.hooks.recorded_declaration import text
-from airflow_provider_backpressure.hooks.spark import memory_url
+from airflow_provider_backpressure.hooks.spark_and_yarn import memory_url
 from airflow_provider_backpressure.links import HydrationLink
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.triggers import AdmissionsTrigger, AdmissionTrigger, TurnTrigger
+
+DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
+"""What a DAG's ``default_args`` may change: a hydration is made to be retried."""
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 
 LANDED = "landed:"
 FILES = ("parquet", "delta")

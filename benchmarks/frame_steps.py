@@ -16,15 +16,15 @@ from statistics import median
 import psycopg
 import pyarrow
 
+from airflow_provider_backpressure.connectors.lake.base_table import address_of, open_table
 from airflow_provider_backpressure.connectors.lake.markers import Attempt
-from airflow_provider_backpressure.connectors.lake.table import address_of, open_table
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import Files
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyOut
 from airflow_provider_backpressure.connectors.postgres.tasks.read import CSV, way_out
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.spark.types import arrow_schema
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 from benchmarks import machine, page, report
 from benchmarks.copy_loop import SETTINGS, TABLE, Clock

@@ -21,16 +21,16 @@ import greenlet
 import sqlalchemy as sa
 from rich.console import Console
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Planned
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import cover
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState, number_ranges
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.models import hydration, range_
 from airflow_provider_backpressure.ledger.repository import SqlLedger

@@ -18,7 +18,7 @@ from rich.console import Console
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from benchmarks.runs import Runs

@@ -19,10 +19,10 @@ from typing import Any
 import sqlalchemy as sa
 from rich.console import Console
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger

@@ -23,16 +23,16 @@ import sqlalchemy as sa
 from rich.console import Console
 
 from airflow_provider_backpressure.channels.postgres import PostgresChannel
-from airflow_provider_backpressure.core.admission.gate_decision import read_gate
-from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher
+from airflow_provider_backpressure.core.admission.gate_watcher import Watch, Watcher
+from airflow_provider_backpressure.core.admission.permits_and_reservations import read_gate
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.triggers.shared_ledger import TurnWaiter

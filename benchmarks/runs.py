@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.ledger.repository import SqlLedger

@@ -23,7 +23,7 @@ import requests
 from pyspark.sql.connect.session import SparkSession
 from rich.console import Console
 
-from airflow_provider_backpressure.core.gate.queue import CONCURRENCY
+from airflow_provider_backpressure.core.gate.cluster_queue import CONCURRENCY
 from airflow_provider_backpressure.ledger.migration import migrate
 from benchmarks import machine, page, report, standalone
 from benchmarks.accounting import Accounts

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from airflow_provider_backpressure.core.config import Budget, Law, Mode
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource
 from benchmarks import machine, page, report, steady

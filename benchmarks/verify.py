@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from benchmarks.mirror import RANGES, fill

@@ -23,18 +23,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, bottleneck
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource
 from benchmarks.accounting import resident_bytes

@@ -18,7 +18,7 @@ from psycopg import sql
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from dev import environments, erp, events, lake, lake_connectors, processes, sources, stock, tpch
 from dev.airflow import PID_FILE, USER, Airflow, AirflowError

@@ -2,7 +2,7 @@
 
 import sys
 
-from airflow_provider_backpressure.spark.application import main
+from airflow_provider_backpressure.spark.submitted_application import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

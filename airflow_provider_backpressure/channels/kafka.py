@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_backpressure.channels.threaded import Duplex, ListenerThread, Message, Pulse, Sender
+from airflow_provider_backpressure.channels.listener_and_sender import Duplex, ListenerThread, Message, Pulse, Sender
 from airflow_provider_backpressure.connectors.kafka.connect import admin, consumer, producer
 from airflow_provider_backpressure.connectors.kafka.errors import translate_error
 from airflow_provider_backpressure.core.endpoints import Endpoint

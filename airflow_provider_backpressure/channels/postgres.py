@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus
 
-from airflow_provider_backpressure.channels.threaded import Duplex, ListenerThread, Message, Pulse, Sender
+from airflow_provider_backpressure.channels.listener_and_sender import Duplex, ListenerThread, Message, Pulse, Sender
 from airflow_provider_backpressure.connectors.postgres.connect import connect
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint

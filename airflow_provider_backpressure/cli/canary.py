@@ -13,9 +13,9 @@ from http.client import HTTPException
 
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec
 from airflow_provider_backpressure.exceptions import BackpressureError, RunnerRefused, RunnerUnavailable
-from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
 from airflow_provider_backpressure.runners.executor_memory import fetch_text
 
 NAME = "backpressure-canary"
@@ -48,7 +48,7 @@ def check_pages(cluster: str) -> Iterator[str]:
 
     Nothing is looked at over spark-submit, where each application takes its page with it.
     """
-    from airflow_provider_backpressure.runners.connect import ConnectRunner
+    from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 
     secret = make_secret()
     login = Endpoint(conn_id=NAME, host="127.0.0.1", port=1, database=NAME, user=NAME, password=secret)

@@ -17,7 +17,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_provider_backpressure.airflow_compat import AirflowException
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration

@@ -11,11 +11,11 @@ from airflow_provider_backpressure.cli.canary import check_pages
 from airflow_provider_backpressure.cli.command import FAILED, command, print_rows
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.catch_up_windows import SUFFIX
 from airflow_provider_backpressure.core.planning.preconditions import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, ReadSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column, ReadSpec
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,
@@ -23,10 +23,10 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.hooks.airflow_connections import connection, endpoint
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, BackpressureHook, url
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
-from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.hooks.source_and_sink_connections import connection, endpoint
+from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
 from airflow_provider_backpressure.ledger.migration import find_missing_rights
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
     from airflow_provider_backpressure.connectors.postgres.connect import Session
     from airflow_provider_backpressure.connectors.postgres.errors import Errors
     from airflow_provider_backpressure.connectors.postgres.replication_slots import PREFIX, slots_of_ours
-    from airflow_provider_backpressure.core.health_signals import size
+    from airflow_provider_backpressure.core.health_signal_declarations import size
 
     with closing(Session(place, errors=Errors(refused=SourceRefused, unavailable=SourceUnavailable))) as session:
         slots = slots_of_ours(session)
@@ -105,8 +105,8 @@ def postgres_slots(place: Endpoint, known: Collection[str]) -> Iterator[str]:
 
 def kafka(place: Endpoint) -> Iterator[str]:
     """A broker that lets us in."""
+    from airflow_provider_backpressure.connectors.kafka.cluster_metadata import describe_cluster
     from airflow_provider_backpressure.connectors.kafka.connect import library_version
-    from airflow_provider_backpressure.connectors.kafka.metadata import describe_cluster
 
     found = describe_cluster(place)
     yield f"Kafka answers {place.user or 'without a login'} at {place.host}: {found}."
@@ -131,7 +131,7 @@ def mysql(place: Endpoint) -> Iterator[str]:
 
 def registry(place: Endpoint) -> Iterator[str]:
     """A schema registry that lets us in."""
-    from airflow_provider_backpressure.connectors.kafka.source.registry import Registry
+    from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Registry
 
     types = ", ".join(Registry(endpoint=place).types())
     yield f"The schema registry answers {_login(place)} at {place.host}: it holds schemas of the types {types}."
@@ -139,7 +139,7 @@ def registry(place: Endpoint) -> Iterator[str]:
 
 def check_subjects(conn_id: str, subjects: Iterable[Subject]) -> Iterator[Check]:
     """Check the subjects that topics are read by, each as a run that plans does: its versions, and their columns."""
-    from airflow_provider_backpressure.connectors.kafka.source.schemas import pin
+    from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import pin
 
     def read_subject(subject: Subject) -> Iterator[str]:
         place = endpoint(conn_id, *CHECKS)

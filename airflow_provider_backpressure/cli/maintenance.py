@@ -19,9 +19,9 @@ from airflow_provider_backpressure.cli.command import (
     print_rows,
 )
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.monitoring.pruning import prune
-from airflow_provider_backpressure.core.planning.change_windows import open_log
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.monitoring.ledger_pruning import prune
+from airflow_provider_backpressure.core.planning.catch_up_windows import open_log
 from airflow_provider_backpressure.core.planning.preconditions import way_out
 from airflow_provider_backpressure.core.ports.ledger import History, Ledger, count_leased
 from airflow_provider_backpressure.exceptions import (
@@ -29,9 +29,9 @@ from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     SinkRefused,
 )
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, to_json
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 
 
 @command

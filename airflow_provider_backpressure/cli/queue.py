@@ -11,15 +11,15 @@ from airflow_provider_backpressure.cli.command import (
     open_ledger,
     print_rows,
 )
-from airflow_provider_backpressure.core.gate.queue import (
+from airflow_provider_backpressure.core.gate.cluster_queue import (
     CONCURRENCY,
     QueueEntry,
     Shared,
     by_turn,
 )
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.samples import duration
-from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.core.progress.displayed_state import State
+from airflow_provider_backpressure.core.progress.rates_and_eta import duration
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 

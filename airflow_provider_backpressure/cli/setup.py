@@ -25,7 +25,6 @@ from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     LedgerUnavailable,
 )
-from airflow_provider_backpressure.hooks.airflow_connections import connection
 from airflow_provider_backpressure.hooks.backpressure import (
     CONN_TYPE,
     DIALECTS,
@@ -33,6 +32,7 @@ from airflow_provider_backpressure.hooks.backpressure import (
     BackpressureHook,
     open_ledger,
 )
+from airflow_provider_backpressure.hooks.source_and_sink_connections import connection
 from airflow_provider_backpressure.ledger.database import Database, MissingRight
 from airflow_provider_backpressure.ledger.migration import write_grants, write_grants_on_mysql
 

@@ -18,19 +18,19 @@ from airflow_provider_backpressure.cli.command import (
     open_ledger_and_push,
     print_rows,
 )
-from airflow_provider_backpressure.cli.control import NESTED
-from airflow_provider_backpressure.cli.control import facts as push_facts
+from airflow_provider_backpressure.cli.manual_control import NESTED
+from airflow_provider_backpressure.cli.manual_control import facts as push_facts
+from airflow_provider_backpressure.cli.render.hydration_panel import render_hydration
 from airflow_provider_backpressure.cli.render.overview import format_log_line, overview
-from airflow_provider_backpressure.cli.render.panel import render_hydration
 from airflow_provider_backpressure.cli.render.status_values import Facts
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader, every_range, every_summary
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, sum_tables
 from airflow_provider_backpressure.core.push.gate_wait import Changes
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.snapshot.offsets import Frontier
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import get_recorded_plan
 

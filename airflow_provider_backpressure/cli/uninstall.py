@@ -17,8 +17,8 @@ from airflow_provider_backpressure.cli.command import (
 )
 from airflow_provider_backpressure.cli.doctor import CHECKS
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.catch_up_windows import SUFFIX
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.exceptions import (
@@ -28,10 +28,10 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.hooks.airflow_connections import connection, endpoint
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS, url
 from airflow_provider_backpressure.hooks.push_transport import KAFKA, transport
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
+from airflow_provider_backpressure.hooks.source_and_sink_connections import connection, endpoint
 from airflow_provider_backpressure.ledger.migration import drop
 
 THERE, REMOVED = "there", "removed"

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from airflow_provider_backpressure.core.health_signals import ActiveSessions as ActiveSessions
-from airflow_provider_backpressure.core.health_signals import Checkpoints as Checkpoints
-from airflow_provider_backpressure.core.health_signals import Query as Query
-from airflow_provider_backpressure.core.health_signals import ReplicaLag as ReplicaLag
-from airflow_provider_backpressure.core.health_signals import Retention as Retention
-from airflow_provider_backpressure.core.health_signals import SlotLag as SlotLag
-from airflow_provider_backpressure.core.health_signals import ThreadsRunning as ThreadsRunning
-from airflow_provider_backpressure.core.health_signals import WalHeadroom as WalHeadroom
-from airflow_provider_backpressure.core.health_signals import WalRate as WalRate
-from airflow_provider_backpressure.core.health_signals import Watched, parse_signal
+from airflow_provider_backpressure.core.health_signal_declarations import ActiveSessions as ActiveSessions
+from airflow_provider_backpressure.core.health_signal_declarations import Checkpoints as Checkpoints
+from airflow_provider_backpressure.core.health_signal_declarations import Query as Query
+from airflow_provider_backpressure.core.health_signal_declarations import ReplicaLag as ReplicaLag
+from airflow_provider_backpressure.core.health_signal_declarations import Retention as Retention
+from airflow_provider_backpressure.core.health_signal_declarations import SlotLag as SlotLag
+from airflow_provider_backpressure.core.health_signal_declarations import ThreadsRunning as ThreadsRunning
+from airflow_provider_backpressure.core.health_signal_declarations import WalHeadroom as WalHeadroom
+from airflow_provider_backpressure.core.health_signal_declarations import WalRate as WalRate
+from airflow_provider_backpressure.core.health_signal_declarations import Watched, parse_signal
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 MEBIBYTE = 1024 * 1024

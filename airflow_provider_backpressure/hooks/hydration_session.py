@@ -8,16 +8,16 @@ from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter, Readings, read_gate
-from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter, Readings, read_gate
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import LEAST_POLLS, Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
-from airflow_provider_backpressure.core.monitoring.pruning import end_run
-from airflow_provider_backpressure.core.monitoring.source_poller import Observation, Observer
+from airflow_provider_backpressure.core.monitoring.ledger_pruning import end_run
+from airflow_provider_backpressure.core.monitoring.source_observer import Observation, Observer
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.preconditions import check_held
 from airflow_provider_backpressure.core.planning.previewer import Probes
@@ -26,16 +26,16 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, PlanOutdated, SnapshotLost
 from airflow_provider_backpressure.hooks import metrics
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint, with_related
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID, BackpressureHook
 from airflow_provider_backpressure.hooks.metrics import Places
-from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint, with_related
+from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
 
 
 class SourceDeclaration(DeclaredTable, Protocol):

@@ -8,17 +8,17 @@ from importlib.util import find_spec
 
 from airflow_provider_backpressure.airflow_compat import send_gauge
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.health_signals import Query, Watched
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.health_signal_declarations import Query, Watched
 from airflow_provider_backpressure.core.ports import Health, Source, Unread
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.push.channel_counters import NAMES, merge_recorded, quantile
 from airflow_provider_backpressure.core.stage_metrics import Stage, State, unify_stages
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.hooks.airflow_connections import BUILDERS, connection
+from airflow_provider_backpressure.hooks.source_and_sink_connections import BUILDERS, connection
 
 PREFIX = "backpressure"
 FLOW_SECONDS = 60.0

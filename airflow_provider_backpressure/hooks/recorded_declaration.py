@@ -9,24 +9,24 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.health_signals import KINDS
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.health_signal_declarations import KINDS
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
-from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
+from airflow_provider_backpressure.core.planning.catch_up_windows import SUFFIX
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Transform, WriteSpec
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, RunnerRefused
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint, with_related
 from airflow_provider_backpressure.hooks.backpressure import DEFAULT_CONN_ID
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.metrics import Places
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint, with_related
 
 _PART = re.compile(r"#[0-9a-f]{12}$")
 

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.rates_and_eta import Sample
 from airflow_provider_backpressure.core.progress.summary import Tile
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.ledger.models import hydration, range_, sample

@@ -1,4 +1,4 @@
-"""What a person sets, and the queue, of the ledger on a database; see ``core.gate.queue``."""
+"""What a person sets, and the queue, of the ledger on a database; see ``core.gate.cluster_queue``."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core import transitions as refusals
-from airflow_provider_backpressure.core.gate.gate_event import Diff
-from airflow_provider_backpressure.core.gate.queue import (
+from airflow_provider_backpressure.core.gate.cluster_queue import (
     STAND_BY_SECONDS,
     TOKEN_SECONDS,
     Change,
@@ -21,9 +20,10 @@ from airflow_provider_backpressure.core.gate.queue import (
     Steering,
     by_turn,
 )
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions import range as attempts
-from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.gate.gate_event import Diff
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions import range_transitions as attempts
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
 from airflow_provider_backpressure.ledger.database import Database, repeatable
 from airflow_provider_backpressure.ledger.tables import control_log as controls
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations

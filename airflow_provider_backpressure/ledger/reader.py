@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts, Span
-from airflow_provider_backpressure.core.progress.samples import Sample, WorkerStatistics
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Hydration, RangeCounts, Span
+from airflow_provider_backpressure.core.progress.rates_and_eta import Sample, WorkerStatistics
 from airflow_provider_backpressure.core.progress.summary import FlowAt, HydrationSummary, Tile, stretches
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.ledger import chart_data, queries
+from airflow_provider_backpressure.ledger import chart_data, gate_and_summary_queries
 from airflow_provider_backpressure.ledger.database import Database
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import phase as phases
@@ -38,7 +38,7 @@ class SqlReader:
 
     def gate(self, hydration_id: str) -> GateState:
         with self._database.read() as connection:
-            return queries.state(connection, hydration_id)
+            return gate_and_summary_queries.state(connection, hydration_id)
 
     def counts(self, plan_id: str) -> RangeCounts:
         with self._database.read() as connection:
@@ -109,7 +109,7 @@ class SqlViews:
     ) -> list[HydrationSummary]:
         with self._database.read() as connection:
             found = hydrations.chosen(connection, owners=owners, ids=ids, limit=limit, offset=offset)
-            return queries.read_summaries(connection, found)
+            return gate_and_summary_queries.read_summaries(connection, found)
 
     def how_many(self, *, owners: Collection[str]) -> int:
         with self._database.read() as connection:

@@ -14,19 +14,19 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from airflow_provider_backpressure.core import transitions as refusals
-from airflow_provider_backpressure.core.gate.activity import Activity
+from airflow_provider_backpressure.core.gate.cluster_queue import TOKEN_SECONDS, Shared
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Phase
-from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS, Shared
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Permit, Phase
 from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.gate.task_activity import Activity
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions import range_transitions as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.ledger.database import Database, Deadlock, repeatable
 from airflow_provider_backpressure.ledger.manual_control import Outbox, Publish, SqlSteering, nobody

@@ -9,10 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.monitoring.ledger_pruning import KEPT
 from airflow_provider_backpressure.core.ports.ledger import History
 from airflow_provider_backpressure.core.progress.alerts import Notice, note_alerts
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, advance
-from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER, Sample
+from airflow_provider_backpressure.core.progress.rates_and_eta import PLAN_WORKER, Sample
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.transitions import statistics as tallies
@@ -133,7 +134,7 @@ class SqlPruning:
     def sweep(self, *, seconds: float, acts: bool = False) -> int:
         with self._database.write() as connection:
             at = now(connection)
-            cuts = {flow: at - statistics.KEPT, push: at - statistics.KEPT}
+            cuts = {flow: at - KEPT, push: at - KEPT}
             if acts:
                 cuts[control] = at - timedelta(seconds=seconds)
             gone = sum(connection.execute(sa.delete(of).where(of.c.at < cut)).rowcount for of, cut in cuts.items())

@@ -10,20 +10,21 @@ from airflow.sdk import BaseOperator, Context
 
 from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.base_operator import TransformTask, airflow_errors, lane_name, may_retry
-from airflow_provider_backpressure.core.admission.watcher import Watch
+from airflow_provider_backpressure.core.admission.gate_watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
-from airflow_provider_backpressure.core.execution.work_pool import Finished
-from airflow_provider_backpressure.core.gate.activity import Step
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.execution.concurrent_hydrations import Finished
+from airflow_provider_backpressure.core.execution.kept_snapshot import SNAPSHOTS, TOO_SHORT
+from airflow_provider_backpressure.core.execution.lane_submission import LaneResult, Outcome
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.gate.task_activity import Step
 from airflow_provider_backpressure.core.progress.alerts import Kind, event
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanOutdated, QuarantineFull, SnapshotLost
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, Taken
-from airflow_provider_backpressure.hooks.spark import memory_url
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
+from airflow_provider_backpressure.hooks.spark_and_yarn import memory_url
 from airflow_provider_backpressure.openlineage import Lineage
 from airflow_provider_backpressure.operators.lane_progress import (
     ENDED,
@@ -34,10 +35,7 @@ from airflow_provider_backpressure.operators.lane_progress import (
     as_listeners,
     start_line,
 )
-from airflow_provider_backpressure.operators.shared_log import TableStream, as_stream
-from airflow_provider_backpressure.operators.stream_lane import StreamLane
-from airflow_provider_backpressure.operators.table_lane import TableLane, Turn
-from airflow_provider_backpressure.operators.table_set import (
+from airflow_provider_backpressure.operators.several_tables import (
     OBSERVED_AFTER,
     PlannedTables,
     TablePair,
@@ -45,16 +43,12 @@ from airflow_provider_backpressure.operators.table_set import (
     is_several,
     open_tables,
 )
+from airflow_provider_backpressure.operators.several_tables_lane import TableLane, Turn
+from airflow_provider_backpressure.operators.shared_log_hydration import TableStream, as_stream
+from airflow_provider_backpressure.operators.shared_log_lane import StreamLane
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 
-SNAPSHOTS = 3
-"""How many snapshots one try of the task may take, one after the other."""
-TOO_SHORT = (
-    f"{SNAPSHOTS} snapshots were lost in one try of this task, each before the whole table was read in it. Find what "
-    "ends the lane's connection or rewrites the table, allow a larger Budget(snapshot_age=...), or use "
-    "consistency='catch_up', which needs no long snapshot."
-)
 ONE_TASK = "A snapshot lives in the one task that keeps it, so {} need consistency='static'."
 IN_ORDER = "A log is replayed in its order, one window after another, so consistency='catch_up' goes without {}."
 

@@ -11,12 +11,12 @@ from airflow.sdk import Context
 
 from airflow_provider_backpressure.airflow_compat import AirflowTaskTimeout
 from airflow_provider_backpressure.core.clock import SystemClock
-from airflow_provider_backpressure.core.execution.lane_result import LaneResult, Outcome
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.execution.lane_submission import LaneResult, Outcome
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, conditions, event
 from airflow_provider_backpressure.core.progress.lag import Course
-from airflow_provider_backpressure.core.progress.samples import line
+from airflow_provider_backpressure.core.progress.rates_and_eta import line
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, Transient
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, Taken

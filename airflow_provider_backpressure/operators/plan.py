@@ -12,17 +12,16 @@ from airflow_provider_backpressure import exceptions
 from airflow_provider_backpressure.airflow_compat import AirflowSkipException
 from airflow_provider_backpressure.base_operator import TransformTask, failure_of, may_retry
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
-from airflow_provider_backpressure.core.execution.work_pool import WorkPool
-from airflow_provider_backpressure.core.gate.activity import Step
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.execution.concurrent_hydrations import WorkPool
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.gate.task_activity import Step
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.hydrate import check_one_task
-from airflow_provider_backpressure.operators.shared_log import TableStream, find_stream
-from airflow_provider_backpressure.operators.table_set import (
+from airflow_provider_backpressure.operators.several_tables import (
     KEY,
     OBSERVED_AFTER,
     PlannedTables,
@@ -35,6 +34,7 @@ from airflow_provider_backpressure.operators.table_set import (
     read_planner,
     run_of,
 )
+from airflow_provider_backpressure.operators.shared_log_hydration import TableStream, find_stream
 
 MAX_TASKS = 1024
 """Most ranges that become tasks; Airflow's own limit of a mapped task."""

@@ -8,12 +8,12 @@ from airflow.sdk import Context
 
 from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.base_operator import TransformTask, range_lane
-from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, gate_decision
-from airflow_provider_backpressure.core.admission.watcher import Watch, part
+from airflow_provider_backpressure.core.admission.gate_watcher import Watch, part
+from airflow_provider_backpressure.core.admission.permits_and_reservations import LEASE_SECONDS, gate_decision
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.activity import Step
-from airflow_provider_backpressure.core.gate.hydration import Permit
+from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.gate.task_activity import Step
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.links import RangeLink

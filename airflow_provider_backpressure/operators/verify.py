@@ -9,15 +9,15 @@ from airflow.sdk import Asset, Context
 from airflow_provider_backpressure.airflow_compat import keep_asset_state
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of, make_event_extra
 from airflow_provider_backpressure.base_operator import HydrationTask, may_retry
-from airflow_provider_backpressure.core.execution.work_pool import WorkPool
-from airflow_provider_backpressure.core.gate.activity import Step
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
-from airflow_provider_backpressure.core.monitoring.source_poller import nobodys_error
-from airflow_provider_backpressure.core.planning.change_windows import Stand, check_caught_up
+from airflow_provider_backpressure.core.execution.concurrent_hydrations import WorkPool
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase
+from airflow_provider_backpressure.core.gate.task_activity import Step
+from airflow_provider_backpressure.core.monitoring.source_observer import nobodys_error
+from airflow_provider_backpressure.core.planning.catch_up_windows import Stand, check_caught_up
 from airflow_provider_backpressure.core.planning.preconditions import check_held
 from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
-from airflow_provider_backpressure.core.progress.samples import rows_received
-from airflow_provider_backpressure.core.progress.state import State, describe_verified
+from airflow_provider_backpressure.core.progress.displayed_state import State, describe_verified
+from airflow_provider_backpressure.core.progress.rates_and_eta import rows_received
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.verification.report import Report
@@ -30,8 +30,7 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
-from airflow_provider_backpressure.operators.shared_log import TableStream, as_stream, check_member
-from airflow_provider_backpressure.operators.table_set import (
+from airflow_provider_backpressure.operators.several_tables import (
     OBSERVED_AFTER,
     PlannedTables,
     TablePair,
@@ -39,6 +38,7 @@ from airflow_provider_backpressure.operators.table_set import (
     is_several,
     open_tables,
 )
+from airflow_provider_backpressure.operators.shared_log_hydration import TableStream, as_stream, check_member
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
-from airflow_provider_backpressure.core.gate.queue import (
+from airflow_provider_backpressure.core.gate.cluster_queue import (
     CONCURRENCY,
     Change,
     QueueEntry,
@@ -15,9 +15,9 @@ from airflow_provider_backpressure.core.gate.queue import (
     estimate_starts,
     in_order,
 )
-from airflow_provider_backpressure.core.planning.repair import repair, replan, skip
+from airflow_provider_backpressure.core.planning.range_repair import repair, replan, skip
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.rates_and_eta import Sample
 from airflow_provider_backpressure.core.progress.summary import FlowAt, HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, State, unify_stages
@@ -27,8 +27,8 @@ from airflow_provider_backpressure.hooks.recorded_declaration import (
     open_recorded_sink,
     open_recorded_source,
 )
-from airflow_provider_backpressure.plugins import schemas as answers
-from airflow_provider_backpressure.plugins import task_links as links
+from airflow_provider_backpressure.plugins import response_models as answers
+from airflow_provider_backpressure.plugins import task_and_job_links as links
 from airflow_provider_backpressure.plugins.long_poll import Live
 from airflow_provider_backpressure.plugins.permissions import (
     MOST_NUMBER,

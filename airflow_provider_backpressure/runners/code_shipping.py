@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import airflow_provider_backpressure
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.exceptions import RunnerRefused
 
 PARTS = (

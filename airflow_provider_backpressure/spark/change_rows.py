@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Protocol, cast
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
-from airflow_provider_backpressure.spark.registry import task_module
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice, StreamTable
+from airflow_provider_backpressure.spark.readers_and_writers import task_module
 
 DELETE, UPSERT, MOVE, TRUNCATE = 0, 1, 2, 3
 """What was done: ``MOVE`` is the upsert of a row whose key was another one before; the ``DELETE`` of that one has the

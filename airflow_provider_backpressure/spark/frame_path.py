@@ -18,9 +18,10 @@ from pyspark import cloudpickle
 from pyspark.sql import functions
 from pyspark.sql.types import StructField, StructType
 
+from airflow_provider_backpressure.core.connector_kinds import CHECKED_JSON
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.kinds import CHECKED_JSON
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Column,
     RangeResult,
     RangeSpec,
@@ -29,15 +30,19 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     SliceResult,
     Transform,
 )
-from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import RunnerRefused, from_text
 from airflow_provider_backpressure.spark.change_rows import log_reader
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier, postgres_type
 from airflow_provider_backpressure.spark.range_views import refuse_views
-from airflow_provider_backpressure.spark.registry import SPARK_READ, SPARK_WRITTEN, reader, task_module, writer
+from airflow_provider_backpressure.spark.readers_and_writers import (
+    SPARK_READ,
+    reader,
+    task_module,
+    writer,
+)
 from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome, report_errors
-from airflow_provider_backpressure.spark.types import carrier, postgres_type
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
@@ -170,7 +175,7 @@ def run_on_frame(
     profile: "ResourceProfile | None",
 ) -> RangeResult:
     """Run a range whose rows Spark's own connector writes: its tasks only read. Returns when it is committed."""
-    run_range = task_module(spec.write.kind, "spark_records" if spec.write.ordered else SPARK_WRITTEN).run_range
+    run_range = task_module(spec.write.kind, "spark_write_topic" if spec.write.ordered else "spark_write").run_range
     pieces = spec.pieces or spec.slices
     if spec.transform is not None or spec.read.kind == SPARK_READ:
 
@@ -254,7 +259,7 @@ def _source(
         session.conf.set("spark.sql.caseSensitive", "true")
     if what.kind == SPARK_READ and pieces:
         transformed = spec is not None and spec.transform is not None
-        read_frame = task_module(SPARK_READ, SPARK_READ).read_frame
+        read_frame = task_module(SPARK_READ, "spark_read").read_frame
         frame: DataFrame = read_frame(session, what, pieces, keeps_zone=transformed)
         return frame
     columns = (*what.columns, *hidden_columns(what))

@@ -9,13 +9,14 @@ What a task does is in a module of its path: a new worker imports that, and not 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
+from airflow_provider_backpressure.core.connector_kinds import COPIED
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoint_of
-from airflow_provider_backpressure.core.kinds import COPIED
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     COPY,
     FRAME,
     REPLAY,
@@ -29,7 +30,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 )
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, RangeFailed, from_text
 from airflow_provider_backpressure.spark.frame_path import Function, describe_columns, frame_job, run_on_frame
-from airflow_provider_backpressure.spark.registry import SPARK_READ, SPARK_WRITTEN, task_module
+from airflow_provider_backpressure.spark.readers_and_writers import SPARK_READ, SPARK_WRITTEN, task_module
 from airflow_provider_backpressure.spark.task import (
     ERROR,
     RESULT,
@@ -76,7 +77,9 @@ def run_range(
     if spec.write.kind == SPARK_WRITTEN:
         source = endpoint_of(endpoints, spec.read.conn_id)
         if spec.path == REPLAY:
-            result: RangeResult = task_module(SPARK_WRITTEN, "spark_changes").run_window(session, spec, source, profile)
+            result: RangeResult = task_module(SPARK_WRITTEN, "spark_write_changes").run_window(
+                session, spec, source, profile
+            )
             return result
         return run_on_frame(session, spec, source, function, profile)
     return range_result(spec, range_job(session, spec, endpoints, function, profile).collect())
@@ -89,9 +92,13 @@ def run_checksums(
     by_task = [spec for spec in specs if not _is_spark_table(spec)]
     found = iter(slice_results(checksum_job(session, by_task, endpoints).collect()) if by_task else ())
     return tuple(
-        task_module(spec.kind, spec.kind).run_checksum(session, spec) if _is_spark_table(spec) else next(found)
+        _checksum_module(spec.kind).run_checksum(session, spec) if _is_spark_table(spec) else next(found)
         for spec in specs
     )
+
+
+def _checksum_module(kind: str) -> ModuleType:
+    return task_module(kind, "spark_read" if kind == SPARK_READ else "spark_write")
 
 
 def _is_spark_table(spec: ChecksumSpec) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import BackpressureError, to_text
 from airflow_provider_backpressure.spark.code_loading import aboard

@@ -10,12 +10,18 @@ import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, ReadSpec, Slice, SliceResult, digest_row
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
+    ChecksumSpec,
+    ReadSpec,
+    Slice,
+    SliceResult,
+    digest_row,
+)
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark.registry import reader, writer
+from airflow_provider_backpressure.spark.postgres_to_spark_types import kept_of
+from airflow_provider_backpressure.spark.readers_and_writers import reader, writer
 from airflow_provider_backpressure.spark.stream_end import apart
 from airflow_provider_backpressure.spark.task import measure
-from airflow_provider_backpressure.spark.types import kept_of
 
 ALGORITHM = "values-xxh3"
 _BITS = 64

@@ -4,17 +4,16 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
 from functools import cache
 from inspect import signature
 from typing import Any
 
 from airflow.sdk import TaskGroup, TriggerRule, task_group
 
-from airflow_provider_backpressure.base_operator import HydrationTask
+from airflow_provider_backpressure.base_operator import DEFAULT_ARGS, HydrationTask
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.declarations import check_kind, check_name
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.declaration_checks import check_kind, check_name
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -29,7 +28,7 @@ from airflow_provider_backpressure.operators import (
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.lane_progress import Listener, as_listeners
 from airflow_provider_backpressure.operators.plan import ONE_TABLE, as_consistency, continues
-from airflow_provider_backpressure.operators.table_set import KEY, is_several, parse_pairs
+from airflow_provider_backpressure.operators.several_tables import KEY, is_several, parse_pairs
 from airflow_provider_backpressure.operators.verify import as_verify
 from airflow_provider_backpressure.sensors import ExecutorMemorySensor, HydrationQueueSensor, SinkCommitSensor
 
@@ -105,8 +104,6 @@ INCREMENTS_MOVE = (
     "verify='full' reads the rows of an increment again when the source may have moved on: use verify='target', or "
     "consistency='static' for a table in which rows only come."
 )
-DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
-"""What a DAG's ``default_args`` may change: a hydration is made to be retried."""
 
 
 def hydrate(

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     ChecksumSpec,
     Column,
     RangeResult,

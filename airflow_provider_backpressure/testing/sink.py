@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 from airflow_provider_backpressure.core.capacity.saturation_curve import format_suffix
 from airflow_provider_backpressure.core.config import Log, Mode
-from airflow_provider_backpressure.core.health_signals import Figure, Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Figure, Watched
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, check_marked
-from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec, Slice, Window, WriteSpec
 from airflow_provider_backpressure.exceptions import (
     ALLOW_DELETES,
     BackpressureError,

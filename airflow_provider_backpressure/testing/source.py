@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.exceptions import BackpressureError, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.testing.sink import COLUMNS, MemoryHealth, in_window, query_of, select_keys
 

@@ -1,4 +1,4 @@
-"""The trigger that waits at a closed gate without a worker slot."""
+"""The triggers that wait at a closed gate, or at several at once, without a worker slot."""
 
 import asyncio
 import json
@@ -12,21 +12,25 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_backpressure.core.admission.gate_decision import NONE_SEEN, Readings, read_gate
-from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
-from airflow_provider_backpressure.core.admission.watcher import Watch, Watcher, Why
+from airflow_provider_backpressure.core.admission.gate_watcher import Watch, Watcher, Why
+from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
+from airflow_provider_backpressure.core.admission.permits_and_reservations import NONE_SEEN, Readings, read_gate
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Consistency
-from airflow_provider_backpressure.core.gate.activity import HEARTBEAT_SECONDS
 from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.gate.task_activity import HEARTBEAT_SECONDS
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_health
-from airflow_provider_backpressure.hooks.spark import memory_reader
-from airflow_provider_backpressure.triggers.idle_maintenance import Guard
+from airflow_provider_backpressure.hooks.spark_and_yarn import memory_reader
+from airflow_provider_backpressure.triggers.between_runs import Guard
 from airflow_provider_backpressure.triggers.shared_ledger import TurnWaiter, open_ledger_and_push
 
 CLASSPATH = "airflow_provider_backpressure.triggers.admission.AdmissionTrigger"
+CLASSPATH_OF_SEVERAL = "airflow_provider_backpressure.triggers.admissions.AdmissionsTrigger"
+"""As Airflow's database has it: :mod:`..triggers` keeps the names that its modules had."""
+MOST_GATES = 50
+"""Most gates that one deferred task waits at; there may be more hydrations behind them."""
 
 FIRST_LOOK_SECONDS = 5.0
 """Airflow may take a task that is resumed at once for one that ended without saying so: its scheduler has yet to hear
@@ -64,12 +68,11 @@ class Wait:
 class AdmissionTrigger(BaseTrigger):
     """Fires when the gate opens, when nothing is left to wait for, or when a silent lane's credit must be settled.
 
-    The event is ``{"why": …, "sentence": …, "waited": seconds}``, with ``why`` from ``core.admission.watcher.Why``,
-    ``"closed"``
-    after ``remind_after``, or ``"refused"`` for an error that waiting does not cure; the resumed task meets that error
-    itself. Errors that may pass are waited out, and the gate counts as closed meanwhile. Without ``memory_url`` the
-    executors' memory is not watched here: the resumed task looks at it again before it submits anything, so a gate
-    closed by memory then costs a short worker slot per look.
+    The event is ``{"why": …, "sentence": …, "waited": seconds}``, with ``why`` from
+    ``core.admission.gate_watcher.Why``, ``"closed"`` after ``remind_after``, or ``"refused"`` for an error that waiting
+    does not cure; the resumed task meets that error itself. Errors that may pass are waited out, and the gate counts as
+    closed meanwhile. Without ``memory_url`` the executors' memory is not watched here: the resumed task looks at it
+    again before it submits anything, so a gate closed by memory then costs a short worker slot per look.
 
     Under ``catch_up`` the policy at the limit of the source's log acts from here too; the resumed task meets what it
     finds. Where the budget declares signals, source and sink are opened as the plan has them, and looked at in a thread
@@ -222,3 +225,41 @@ SENTENCES = {
 
 def _event(why: str, sentence: str) -> TriggerEvent:
     return TriggerEvent({"why": str(why), "sentence": sentence})  # type: ignore[no-untyped-call]
+
+
+class AdmissionsTrigger(BaseTrigger):
+    """Fires when the first of several gates has an event, as :class:`AdmissionTrigger` gives it.
+
+    The event names the ``hydration_ids`` that were waited for.
+
+    :param waits: arguments of an :class:`AdmissionTrigger` for each gate
+    """
+
+    def __init__(self, *, waits: Sequence[dict[str, Any]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.waits = [*waits]
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        return CLASSPATH_OF_SEVERAL, {"waits": self.waits}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Watch the gates until there is an event."""
+        looks = [asyncio.create_task(_first(AdmissionTrigger(**wait))) for wait in self.waits]
+        try:
+            done, _ = await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
+            event = done.pop().result()
+        finally:
+            for look in looks:
+                look.cancel()
+            await asyncio.gather(*looks, return_exceptions=True)
+        event.payload["hydration_ids"] = [wait["hydration_id"] for wait in self.waits]
+        yield event
+
+
+async def _first(trigger: AdmissionTrigger) -> TriggerEvent:
+    events = trigger.run()
+    try:
+        return await anext(events)
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]

@@ -15,9 +15,9 @@ from typing import Any
 
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.config import Budget, Consistency
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.planning.range_size import ASSUMED_ROWS_PER_SECOND
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
 from airflow_provider_backpressure.operators.lane_progress import LaneClock, ProgressLog
@@ -89,7 +89,7 @@ class Hydration:
     def __init__(self, order: Order, declaration: Declaration) -> None:
         self._order, self._declaration = order, declaration
         self._stack = ExitStack()
-        rooms = ("runners.connect", LOADED[type(declaration.source)], LOADED[type(declaration.sink)])
+        rooms = ("runners.connect_runner", LOADED[type(declaration.source)], LOADED[type(declaration.sink)])
         for name in rooms:
             import_module(f"airflow_provider_backpressure.{name}")
 

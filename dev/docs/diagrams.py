@@ -5,10 +5,10 @@ from enum import StrEnum
 from itertools import product
 from typing import NamedTuple, TypeVar
 
-from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
+from airflow_provider_backpressure.core.admission.permits_and_reservations import gate_decision
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate import hydration as phases
-from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.gate import hydration_record as phases
+from airflow_provider_backpressure.core.gate.hydration_record import GateState
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot import ranges
 from airflow_provider_backpressure.ledger.tables.control_log import memory_closed, to_json

@@ -14,11 +14,11 @@ from sqlalchemy.dialects import postgresql
 from airflow_provider_backpressure import base_operator as task
 from airflow_provider_backpressure import exceptions, operators, sensors, sinks, sources
 from airflow_provider_backpressure.connectors.postgres.sink import system_tables as postgres_tables
-from airflow_provider_backpressure.core.admission.gate_decision import gate_decision
-from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
+from airflow_provider_backpressure.core.admission.gate_watcher import SIGNALS, Watch
+from airflow_provider_backpressure.core.admission.permits_and_reservations import gate_decision
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate.hydration import GateState, Phase
-from airflow_provider_backpressure.core.health_signals import KINDS, Watched
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Phase
+from airflow_provider_backpressure.core.health_signal_declarations import KINDS, Watched
 from airflow_provider_backpressure.hooks.metrics import figures
 from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.provider_info import get_provider_info

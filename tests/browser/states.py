@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.gate.activity import Activity, Step
-from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
+from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.ledger import models

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Frame, FrameLocator, Page, expect
 
-from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.push.hub import Switch, turn
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from tests.browser.audit import faults

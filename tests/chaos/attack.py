@@ -21,13 +21,13 @@ import pytest
 
 from airflow_provider_backpressure.core import failpoints
 from airflow_provider_backpressure.core.config import NewColumn
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.catch_up_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,

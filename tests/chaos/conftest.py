@@ -12,7 +12,7 @@ from _pytest.terminal import TerminalReporter
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Folder, Step
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from dev.services import Server, Services
 from tests.chaos.drained import Session
 from tests.chaos.matrix import CELLS, SIZES, Victim

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import Transient
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests.support.composed import Composed, difference
 from tests.support.waiting import until
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.failpoints import ON
 from tests.support.composed import Composed
 

@@ -17,7 +17,7 @@ import pymysql
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.failpoints import ON, Action, Step
 from airflow_provider_backpressure.exceptions import PlanOutdated, SnapshotLost
 from dev.services import Server

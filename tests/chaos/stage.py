@@ -10,7 +10,7 @@ import psutil
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Action, Folder, Point, Step
-from airflow_provider_backpressure.core.planning.results import Planned
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from dev.services import Services
 from tests.chaos.matrix import Draw, Victim

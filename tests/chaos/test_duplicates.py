@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Action, Folder, Point, Step
-from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import SliceResult
 from airflow_provider_backpressure.exceptions import SinkUnavailable, SourceUnavailable
 from tests.chaos.matrix import SEEDS
 from tests.integration.attempts import begin, columns_of, difference, execute

@@ -7,10 +7,10 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from tests.chaos.drained import Drained, Session
 from tests.support.composed import Composed
 from tests.support.postgres import run

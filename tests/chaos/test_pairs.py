@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Action, Folder, Point, Step
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import SourceRefused

@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.failpoints import Action, Step
-from airflow_provider_backpressure.core.planning.results import Planned
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from dev.lake_connectors import SMALL, make_connector_conf
 from tests.chaos import oracle
 from tests.chaos.conftest import QUICK, SPECULATION

@@ -16,7 +16,9 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Column,
     RangeSpec,
     ReadSpec,
@@ -25,8 +27,6 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
 from airflow_provider_backpressure.exceptions import BackpressureError
 from airflow_provider_backpressure.sinks import PostgresSink
 from tests import types_postgres

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner, Source
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sources import PostgresSource
 from tests.support.local_runner import LocalRunner
 from tests.support.marks import without_spark

@@ -10,10 +10,10 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, SliceResult
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.readers_and_writers import writer
 from airflow_provider_backpressure.spark.stream_end import END
 from tests.integration.attempts import Begun, begin, execute
 from tests.support import mysql as on_mysql

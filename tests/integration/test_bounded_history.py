@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.config import Budget, Mode, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.monitoring.pruning import end_run
-from airflow_provider_backpressure.core.monitoring.source_poller import Kept
+from airflow_provider_backpressure.core.monitoring.ledger_pruning import end_run
+from airflow_provider_backpressure.core.monitoring.source_observer import Kept
 from airflow_provider_backpressure.core.ports.ledger import History
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.exceptions import PlanSuperseded
 from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.ledger.tables.phase import MOST_PHASES

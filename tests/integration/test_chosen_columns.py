@@ -12,10 +12,10 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.repair import repair
+from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused, SourceRefused
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sources import Avro, Debezium, JsonSchema, Protobuf
 from dev.services import Server
 from tests.integration.test_debezium_topics import AVRO_SCHEMAS, FIELDS, Connector, generator, to_shown

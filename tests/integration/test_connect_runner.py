@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import MEBIBYTE
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ZONE, ChecksumSpec, RangeSpec, Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import ZONE, ChecksumSpec, RangeSpec, Transform
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
     RangeFailed,
@@ -25,7 +25,7 @@ from airflow_provider_backpressure.exceptions import (
     SinkRefused,
     SourceRefused,
 )
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from dev.services import Server, Services
 from tests.integration.attempts import Begun, backends, begin, columns_of, difference, execute
 from tests.support.kept import stands_in

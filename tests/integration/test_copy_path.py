@@ -12,7 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_sli
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column, SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck, flow_of
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.value_hash import checksum_slice

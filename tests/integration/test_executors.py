@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.queue import Change
+from airflow_provider_backpressure.core.gate.cluster_queue import Change
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.tasks import parquet_files
+from airflow_provider_backpressure.connectors.lake.tasks import parquet_writer
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.stage_metrics import Flow, Level, Meter, Stage, bottleneck
-from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
 from airflow_provider_backpressure.spark import reader_timings
 from tests.support import lakes, mysql
 from tests.support.composed import Composed, warm_runner
@@ -119,7 +119,7 @@ def test_a_range_into_files_shows_what_its_stages_do(
     seconds = 12
     rows = int(seconds / ROW_SECONDS) * MANY
     monkeypatch.setattr(pyarrow.parquet, "ParquetWriter", SlowWriter)
-    monkeypatch.setattr(parquet_files, "GROUP_BYTES", 2**19)
+    monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 2**19)
     # A process of Spark's begins anew with each range; threads here go on where the test before has ended.
     monkeypatch.setattr(reader_timings, "_meter", Meter())
     (tmp_path / "lake").mkdir()

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream
+from airflow_provider_backpressure.connectors.mysql.binlog import event_stream
 from airflow_provider_backpressure.connectors.mysql.tasks import changes as mysql_log
 from airflow_provider_backpressure.connectors.mysql.tasks import read as mysql_read
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.snapshot.messages import StreamTable, WriteSpec
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.snapshot.spark_messages import StreamTable, WriteSpec
 from airflow_provider_backpressure.exceptions import SourceUnavailable, TablesFailed
-from airflow_provider_backpressure.operators.stream_lane import StreamLane
+from airflow_provider_backpressure.operators.shared_log_lane import StreamLane
 from airflow_provider_backpressure.sources import MySQLSource
 from dev.services import Server
 from tests.support.marks import mark_long
@@ -115,14 +115,14 @@ def test_the_log_is_sent_once_whatever_the_number_of_tables(
     assert flow.run()
     before = binlog_bytes(flow)
     flow.change(*(f"UPDATE {name} SET v = 1" for name in names))
-    written, sent, real = binlog_bytes(flow) - before, list[int](), dump_stream._events
+    written, sent, real = binlog_bytes(flow) - before, list[int](), event_stream._events
 
     def count(file):
         for event in real(file):
             sent.append(len(event.body))
             yield event
 
-    monkeypatch.setattr(dump_stream, "_events", count)
+    monkeypatch.setattr(event_stream, "_events", count)
     assert flow.with_run("run 2").run()
     assert flow.differs() == {}
     assert 0.9 * written < sum(sent) < 1.1 * written

@@ -11,17 +11,17 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import COMPACTED, Kind, Note
-from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
-from airflow_provider_backpressure.connectors.lake.tasks import spark_changes
+from airflow_provider_backpressure.connectors.lake.tasks import spark_write_changes
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.progress.summary import held_back
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests import types_mysql
 from tests.integration.test_catch_up import killed_at
 from tests.integration.test_lakes import SALES, source_rows
@@ -226,14 +226,14 @@ def test_a_late_window_is_refused(followed: FollowedTable, monkeypatch: pytest.M
     """K2, X1: a lane wakes up before its commit when its window is in, and another when its plan has a newer epoch."""
     followed.source(TABLE, FILL.format(100), "ANALYZE t")
     followed.go()
-    publish = spark_changes.publish_changes
+    publish = spark_write_changes.publish_changes
     held: list[Any] = []
 
     def hold(*arguments: Any) -> None:
         held.append(arguments)
         publish(*arguments)
 
-    monkeypatch.setattr(spark_changes, "publish_changes", hold)
+    monkeypatch.setattr(spark_write_changes, "publish_changes", hold)
     followed.source("UPDATE t SET v = 1", "DELETE FROM t WHERE id = 1")
     followed.go()
     followed.source("UPDATE t SET v = 2", "INSERT INTO t VALUES (1, 2, NULL, 'back')")
@@ -248,7 +248,7 @@ def test_a_late_window_is_refused(followed: FollowedTable, monkeypatch: pytest.M
             ports.sink.renew(ports.plan.plan_id)
         publish(*arguments)
 
-    monkeypatch.setattr(spark_changes, "publish_changes", overtake)
+    monkeypatch.setattr(spark_write_changes, "publish_changes", overtake)
     followed.source("UPDATE t SET v = 3")
     before = followed.rows()
     followed.plan()

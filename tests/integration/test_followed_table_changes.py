@@ -13,11 +13,11 @@ from airflow_provider_backpressure.connectors.postgres.tasks import connections
 from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import Fold
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.stream_windows import StreamPlanner
+from airflow_provider_backpressure.core.planning.shared_log_windows import StreamPlanner
 from airflow_provider_backpressure.exceptions import SourceUnavailable, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import plan as planning
-from airflow_provider_backpressure.operators.stream_lane import StreamLane
+from airflow_provider_backpressure.operators.shared_log_lane import StreamLane
 from tests.support.ledgers import new_ledger
 from tests.support.local_runner import LocalRunner, fail_range
 from tests.support.marks import mark_long

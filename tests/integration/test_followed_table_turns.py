@@ -17,9 +17,9 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.exceptions import PlanSuperseded, TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.operators.shared_log import StreamSession, TableStream
-from airflow_provider_backpressure.operators.stream_lane import StreamLane
-from airflow_provider_backpressure.operators.table_lane import TableLane
+from airflow_provider_backpressure.operators.several_tables_lane import TableLane
+from airflow_provider_backpressure.operators.shared_log_hydration import StreamSession, TableStream
+from airflow_provider_backpressure.operators.shared_log_lane import StreamLane
 from tests.support.local_runner import LocalRunner, fail_range
 from tests.support.operator_flow import OperatorFlow, writing
 from tests.support.waiting import beside, until

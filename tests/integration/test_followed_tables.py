@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_backpressure.connectors.postgres.source.shared_log import SharedLog
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.exceptions import TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from dev.services import Server

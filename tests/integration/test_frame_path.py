@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, ReadSpec, Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column, ReadSpec, Transform
 from airflow_provider_backpressure.exceptions import (
     OutOfMemory,
     PlanSuperseded,
@@ -19,7 +19,7 @@ from airflow_provider_backpressure.exceptions import (
     SinkRefused,
     SourceRefused,
 )
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.spark.stream_end import BAD, END
 from dev.services import Server
 from tests import types_postgres

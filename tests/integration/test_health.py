@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
-from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import (
     ActiveSessions,
@@ -24,10 +24,10 @@ from airflow_provider_backpressure.core.config import (
     WalRate,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 from airflow_provider_backpressure.hooks.metrics import Places

@@ -14,11 +14,11 @@ from airflow_provider_backpressure.connectors.mysql import identifiers as on_mys
 from airflow_provider_backpressure.connectors.postgres.identifiers import quote
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.catch_up_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from dev.services import Server
 from tests.support import mysql
 from tests.support.composed import Composed, Ports

@@ -10,9 +10,9 @@ from airflow_provider_backpressure.cli.doctor import CHECKS
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from dev.services import Server
 from tests.support.kafka import PASSWORD, Topic

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
-from airflow_provider_backpressure.core.admission.health_watch import HealthWatch
+from airflow_provider_backpressure.connectors.kafka.source.retention_and_lag import TopicHealth
+from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode, Retention
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.gate.signals import Signal
-from airflow_provider_backpressure.core.health_signals import Figure
+from airflow_provider_backpressure.core.health_signal_declarations import Figure
 from airflow_provider_backpressure.core.monitoring.committed_frontier import unread
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Planned
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.sources import KafkaSource

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.offsets import Mark, Marks
+from airflow_provider_backpressure.connectors.kafka.source.partition_offsets import Mark, Marks
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
 from dev.services import Server, Services

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.cli.doctor import CHECKS
-from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
+from airflow_provider_backpressure.connectors.kafka.tasks import kafka_python_client
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, SourceRefused
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource
 from dev.servers.server import HOST
 from dev.services import Server, Services
@@ -169,7 +169,7 @@ def test_executors_are_let_in_and_nothing_shows_how(
 
 def open_bare(place: Endpoint) -> None:
     """Connect as a task does that lacks confluent-kafka."""
-    with pure_client.consumer(place, "task"):
+    with kafka_python_client.consumer(place, "task"):
         pass
 
 

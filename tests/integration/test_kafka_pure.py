@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.connect import SUBSTITUTE
-from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
+from airflow_provider_backpressure.connectors.kafka.tasks import kafka_python_client
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from dev.services import Server
 from tests.support.composed import difference
 from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of
@@ -138,9 +138,9 @@ def test_lost_records_are_refused_or_accepted(
 
 def ask(endpoint: Endpoint, seconds: float) -> Exception:
     """Return the error of a task that looks at a topic, in a process of its own: kafka-python leaves sockets open."""
-    pure_client.SECONDS = seconds
+    kafka_python_client.SECONDS = seconds
     try:
-        with pure_client.identity(endpoint, {"topic": "t", "topic_id": "x" * 22}, "task") as check:
+        with kafka_python_client.identity(endpoint, {"topic": "t", "topic_id": "x" * 22}, "task") as check:
             check()
     except (SourceRefused, SourceUnavailable) as error:
         return error
@@ -157,7 +157,7 @@ def test_errors_are_one_sentence(kafka: Server) -> None:
     assert isinstance(unavailable, SourceUnavailable)
     other = endpoint_of(kafka, options={"security.protocol": "SASL_SSL", "sasl.oauthbearer.config": PASSWORD})
     with pytest.raises(InvalidDeclaration, match=r"sasl\.oauthbearer\.config, which kafka-python does") as unfit:
-        pure_client.settings(other, "task")
+        kafka_python_client.settings(other, "task")
     for error in (refused, unavailable, unfit.value):
         assert PASSWORD not in str(error)
         assert "\n" not in str(error)

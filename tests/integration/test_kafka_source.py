@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
-from airflow_provider_backpressure.connectors.kafka.source.offsets import Marks
-from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
+from airflow_provider_backpressure.connectors.kafka.source.partition_offsets import Marks
+from airflow_provider_backpressure.connectors.kafka.tasks import kafka_python_client
 from airflow_provider_backpressure.connectors.kafka.tasks import read as kafka_task
 from airflow_provider_backpressure.connectors.kafka.tasks.read import read as read_topic
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import Outcome, spec_for
-from airflow_provider_backpressure.core.gate.queue import Change
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome, spec_for
+from airflow_provider_backpressure.core.gate.cluster_queue import Change
 from airflow_provider_backpressure.core.monitoring.committed_frontier import STILL, unread
-from airflow_provider_backpressure.core.planning.repair import repair
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
+from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.progress.samples import Progress, total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import Progress, total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, lag
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow, lag
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
@@ -39,7 +39,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
 )
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource
 from dev.services import Server
 from tests import types_kafka as typed
@@ -756,7 +756,7 @@ def send_with_odd_header(topic: Topic, partition: int, value: bytes, **options: 
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have tasks read by one client or the other."""
     if request.param == "kafka-python":
-        library = pure_client.consumer, pure_client.identity, pure_client.TopicPartition
+        library = kafka_python_client.consumer, kafka_python_client.identity, kafka_python_client.TopicPartition
         monkeypatch.setattr(kafka_task, "_library", lambda: library)
 
 

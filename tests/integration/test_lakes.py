@@ -10,10 +10,10 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
 from airflow_provider_backpressure.exceptions import SinkRefused
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from dev.services import Server
 from tests.support import lakes
 from tests.support.composed import Composed

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.source.table import LandedTable
+from airflow_provider_backpressure.connectors.lake.source.landed_table import LandedTable
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Phase, latency
-from airflow_provider_backpressure.core.planning.results import Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.gate.hydration_record import Phase, latency
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
 from airflow_provider_backpressure.exceptions import SourceRefused
 from dev.services import Server

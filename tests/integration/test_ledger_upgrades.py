@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import normalize_url

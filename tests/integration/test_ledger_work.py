@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.snapshot.bounds import cover
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import make_engine

@@ -12,10 +12,10 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from dev.services import Server
 from tests.support import kafka as on_kafka
 from tests.support import lakes

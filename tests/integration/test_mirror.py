@@ -10,8 +10,8 @@ import pytest
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_slice
 from airflow_provider_backpressure.core.config import Budget, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import spec_for
-from airflow_provider_backpressure.core.planning.results import Planned
+from airflow_provider_backpressure.core.execution.lane_submission import spec_for
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.exceptions import BackpressureError, SinkRefused, SinkUnavailable, SourceRefused

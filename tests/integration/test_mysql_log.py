@@ -14,7 +14,7 @@ from uuid import uuid4
 import pymysql
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.values import CODECS, charsets
+from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import CODECS, charsets
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
 from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog
 from airflow_provider_backpressure.connectors.mysql.tasks import changes as mysql_log

@@ -20,13 +20,13 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds
-from airflow_provider_backpressure.core.snapshot.messages import Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import Slice, Window
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import MySQLSource
-from airflow_provider_backpressure.spark.registry import reader
+from airflow_provider_backpressure.spark.readers_and_writers import reader
 from tests.support.composed import Composed
 from tests.support.mysql import new_role, run
 from tests.support.postgres import run as run_postgres
@@ -573,7 +573,7 @@ def _free_port() -> int:
 _PEAK = """
 import ast, sys
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.spark.task import peak_bytes, reset_peak
 from airflow_provider_backpressure.connectors.mysql.tasks.read import read
 told = ast.literal_eval(sys.stdin.read())

@@ -19,14 +19,14 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.hooks.recorded_declaration import plain
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.triggers import UnreadTrigger
+from airflow_provider_backpressure.triggers.new_data_event import Subject
 from airflow_provider_backpressure.triggers.shared_ledger import get_shared_ledger, open_shared_ledger
-from airflow_provider_backpressure.triggers.unread import Subject
 from dev.services import Server, Services
 from tests.conftest import endpoint_of, fresh_database
 from tests.support import kafka as on_kafka

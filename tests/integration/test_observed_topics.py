@@ -4,13 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.monitoring.source_poller import Observer
+from airflow_provider_backpressure.core.monitoring.source_observer import Observer
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.sources import KafkaSource
 from airflow_provider_backpressure.testing import MemoryLedger
 from dev.services import Server
 from tests.support.kafka import Topic, endpoint_of
-from tests.unit.core.monitoring.test_source_poller import planned_topic
+from tests.unit.core.monitoring.test_source_observer import planned_topic
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("M10")]
 

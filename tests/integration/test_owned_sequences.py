@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.sinks import PostgresSink
 from tests.integration.attempts import begin
 from tests.support.postgres import new_role, run

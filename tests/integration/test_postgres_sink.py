@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres import attempts as postgres_attempts
+from airflow_provider_backpressure.connectors.postgres import attempt_sessions as postgres_attempts
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import HELD
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
@@ -27,9 +27,9 @@ from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Activity, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, fingerprint
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource

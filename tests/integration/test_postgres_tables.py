@@ -9,7 +9,7 @@ from airflow_provider_backpressure.connectors.postgres.source import query as si
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import SourceRefused
 from tests.support.marks import mark_long
 from tests.support.postgres import new_role, run

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.config import NewColumn
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.sources import Protobuf

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.channels import postgres as listening
 from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
 from airflow_provider_backpressure.channels.postgres import APPLICATION, PostgresChannel, name_of
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter, read_gate
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter, read_gate
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint

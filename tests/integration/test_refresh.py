@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.exceptions import SinkRefused, VerificationFailed
 from airflow_provider_backpressure.ledger.migration import migrate
 from tests.support.composed import Composed, difference

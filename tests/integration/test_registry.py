@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.cli.doctor import CHECKS, check_subjects, find_subjects
 from airflow_provider_backpressure.cli.doctor import Subject as ReadSubject
 from airflow_provider_backpressure.core.config import NewColumn
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.hooks.hydration_session import Declaration

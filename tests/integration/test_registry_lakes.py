@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.lake.sink.target import LakeTarget
 from airflow_provider_backpressure.core.config import NewColumn
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import Avro, JsonSchema

@@ -7,8 +7,8 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import LogLost
 from tests.support.catching_up import FILL, TABLE, Followed, follow

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Verdict
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
 from tests.support import lakes, mysql
 from tests.support.composed import Composed, difference

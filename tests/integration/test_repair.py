@@ -6,9 +6,9 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.repair import repair
-from airflow_provider_backpressure.core.planning.results import Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
+from airflow_provider_backpressure.core.planning.range_repair import repair
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused

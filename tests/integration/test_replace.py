@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres import attempts as postgres_patience
+from airflow_provider_backpressure.connectors.postgres import attempt_sessions as postgres_patience
 from airflow_provider_backpressure.connectors.postgres.sink import table_swap as postgres_publishing
 from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.testing import ManualClock

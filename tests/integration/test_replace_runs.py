@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.exceptions import VerificationFailed
 from tests.support.composed import Composed, difference
 from tests.support.postgres import connected, numbered_rows, run

@@ -15,9 +15,9 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
 from airflow_provider_backpressure.connectors.postgres.source.change_log import ERRORS, PostgresLog
 from airflow_provider_backpressure.connectors.postgres.tasks import changes as postgres_log
 from airflow_provider_backpressure.core.config import SlotLag, WalHeadroom
-from airflow_provider_backpressure.core.health_signals import Figure
+from airflow_provider_backpressure.core.health_signal_declarations import Figure
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LogLost,

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_backpressure.core.config import ReplicaLag
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import HealthReading, Signal, health
-from airflow_provider_backpressure.core.health_signals import Figure
+from airflow_provider_backpressure.core.health_signal_declarations import Figure
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from dev.services import Services

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.exceptions import BackpressureError, SourceRefused
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from tests.support import mysql

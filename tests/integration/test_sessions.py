@@ -9,7 +9,7 @@ import psutil
 import pytest
 from pyspark.sql.connect.client import SparkConnectClient
 
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from dev.services import Server
 
 pytestmark = pytest.mark.integration

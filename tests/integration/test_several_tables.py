@@ -15,13 +15,13 @@ from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY,
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.predicates import Cursor
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import PREPARING
-from airflow_provider_backpressure.connectors.postgres.source import expected_tables
-from airflow_provider_backpressure.connectors.postgres.source.expected_tables import expect, find_expected
+from airflow_provider_backpressure.connectors.postgres.source import catalog_lookup_batch
+from airflow_provider_backpressure.connectors.postgres.source.catalog_lookup_batch import expect, find_expected
+from airflow_provider_backpressure.connectors.postgres.source.refused_types import find_uncarried
 from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
 from airflow_provider_backpressure.connectors.postgres.source.table import ERRORS
-from airflow_provider_backpressure.connectors.postgres.source.types import find_uncarried
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 from tests.support import mysql, postgres
@@ -187,7 +187,7 @@ def test_a_plan_looks_a_table_up_once(database: Endpoint, monkeypatch: pytest.Mo
         database, "CREATE TABLE t (id bigint PRIMARY KEY, code text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')"
     )
     asked: list[object] = []
-    monkeypatch.setattr(expected_tables, "find", lambda session, name: asked.append(name) or find(session, name))
+    monkeypatch.setattr(catalog_lookup_batch, "find", lambda session, name: asked.append(name) or find(session, name))
     with closing(PostgresSource(conn_id="shop", table="t").open(database)) as source:
         snapshot = source.snapshot()
         source.read_spec(snapshot)

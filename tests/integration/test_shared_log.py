@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     PlanSuperseded,

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.executor_memory import slots
 from dev.services import Server, Services

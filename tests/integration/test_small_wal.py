@@ -17,13 +17,13 @@ from airflow.sdk import AsyncCallback
 
 from airflow_provider_backpressure.core.config import Budget, SlotLag
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.monitoring.new_data import Unread
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import LogLost, SnapshotLost, SourceRefused
 from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.triggers.between_runs import IdleMaintenance
 from airflow_provider_backpressure.triggers.event_callbacks import as_callbacks
-from airflow_provider_backpressure.triggers.idle_maintenance import IdleMaintenance
+from airflow_provider_backpressure.triggers.followed_sources_poller import Unread
 from dev.proxy import Proxy
 from dev.services import Server, Services
 from tests.conftest import fresh_database

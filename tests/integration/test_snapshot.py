@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SnapshotLost, VerificationFailed
 from tests.support.composed import Composed, compare_with_snapshot, difference, remember_snapshot

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_backpressure.connectors.postgres.tasks import change_apply
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec
 from airflow_provider_backpressure.exceptions import BackpressureError, LogLost, PlanSuperseded, RangeFailed
 from tests.support.attempt_process import in_process
 from tests.support.postgres import connected

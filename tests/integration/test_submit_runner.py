@@ -17,13 +17,13 @@ import pytest
 from airflow_provider_backpressure.core.config import MEBIBYTE, Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.snapshot.messages import ZONE, RangeSpec, Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import ZONE, RangeSpec, Transform
 from airflow_provider_backpressure.exceptions import PlanSuperseded
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook
-from airflow_provider_backpressure.hooks.spark import open_runner
+from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
-from airflow_provider_backpressure.runners import application as processes
+from airflow_provider_backpressure.runners import driver_process_and_files as processes
 from airflow_provider_backpressure.runners.executor_memory import safe
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource

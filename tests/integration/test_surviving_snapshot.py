@@ -18,10 +18,10 @@ from airflow_provider_backpressure.connectors.postgres.tasks import copy, slice_
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Action, Point, Step
-from airflow_provider_backpressure.core.planning.repair import repair
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,

@@ -8,17 +8,17 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres import table_files as storage
+from airflow_provider_backpressure.connectors.postgres import table_storage as storage
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import export_snapshot
 from airflow_provider_backpressure.core.config import Budget, Consistency, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import check_kept, find_exchanged
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable

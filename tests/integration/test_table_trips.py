@@ -14,11 +14,11 @@ from sqlalchemy.engine import make_url
 
 from airflow_provider_backpressure import base_operator
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.hooks import spark
+from airflow_provider_backpressure.hooks import spark_and_yarn
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.operators import plan as planning
 from airflow_provider_backpressure.operators import verify as verifying
-from airflow_provider_backpressure.operators.table_lane import TableLane
+from airflow_provider_backpressure.operators.several_tables_lane import TableLane
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
 from tests.support import postgres
@@ -106,7 +106,7 @@ def steps(database: Endpoint, ledger_url: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AIRFLOW_CONN_SHOP_DB", shop)
     monkeypatch.setenv("AIRFLOW_CONN_BACKPRESSURE_DEFAULT", _connection(*kept))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark_connect", "host": "spark", "port": 15002}))
-    monkeypatch.setitem(spark.RUNNERS, "spark_connect", lambda request: LocalRunner(logins=request.endpoints))
+    monkeypatch.setitem(spark_and_yarn.RUNNERS, "spark_connect", lambda request: LocalRunner(logins=request.endpoints))
     monkeypatch.setattr(base_operator, "is_running", lambda dag_id, run_id: False)
     declared: dict[str, Any] = {
         "source": PostgresSource(conn_id="shop_db", tables="public.t*"),

@@ -16,11 +16,11 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from airflow_provider_backpressure.cli.doctor import CHECKS
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Consistency, Retention, ThreadsRunning
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import Figure, Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Figure, Watched
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sources import KafkaSource, MySQLSource, PostgresSource
 from dev.servers.server import HOST
 from dev.services import Server, Services

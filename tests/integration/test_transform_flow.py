@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column, RangeResult, ReadSpec, Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeResult, ReadSpec, Transform
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests.integration.attempts import Begun, begin, columns_of, difference, execute
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("F4", "F6")]

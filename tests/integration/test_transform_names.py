@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.identifiers import quote
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Transform
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Transform
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests.integration.attempts import begin, columns_of, difference, execute
 from tests.support.marks import mark_long
 

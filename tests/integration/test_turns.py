@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 import pytest
 
 from airflow_provider_backpressure import settings
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.queue import Change, Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Change, Shared
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column, columns_from_json
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, columns_from_json
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, slice_id
 from airflow_provider_backpressure.core.verification.verifier import Verify

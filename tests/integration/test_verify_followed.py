@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.sink.moment import PostgresTargetMoment
-from airflow_provider_backpressure.connectors.postgres.source.moment import PostgresMoment
+from airflow_provider_backpressure.connectors.postgres.sink.comparison_snapshot import PostgresTargetMoment
+from airflow_provider_backpressure.connectors.postgres.source.comparison_snapshot import PostgresMoment
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.verification import followed_tables as followed_module
+from airflow_provider_backpressure.core.verification import followed_table_comparison as followed_module
 from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost

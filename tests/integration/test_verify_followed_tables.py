@@ -8,15 +8,15 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.planning.repair import repair
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.ports.ledger import every_range
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, SinkUnavailable, TablesFailed
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
-from airflow_provider_backpressure.operators.shared_log import TableStream
+from airflow_provider_backpressure.operators.shared_log_hydration import TableStream
 from tests.support.operator_flow import OperatorFlow, writing
 
 pytestmark = [pytest.mark.integration, pytest.mark.statement("W8")]

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import FRAME, ChecksumSpec
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.snapshot.spark_messages import FRAME, ChecksumSpec
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanOutdated, SnapshotLost, VerificationFailed
 from tests.integration.test_surviving_snapshot import RANGES, ROWS, churning, end_keeper, opened

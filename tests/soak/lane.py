@@ -12,11 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
-from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
+from airflow_provider_backpressure.core.planning.catch_up_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.exceptions import Transient
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests.support.composed import Composed, Ports
 from tests.support.kafka import ComposedKafka
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError
 from tests.support.waiting import until
 

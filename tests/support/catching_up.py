@@ -14,10 +14,10 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, NewColumn
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import LaneResult
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
+from airflow_provider_backpressure.core.execution.lane_submission import LaneResult
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.catch_up_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import SourceRefused
 from tests.support.composed import Composed, Ports, difference

@@ -12,7 +12,7 @@ from typing import Any
 import greenlet
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec
 
 GIB = 2**30
 

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import import_snapshot
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
-from airflow_provider_backpressure.core.execution.lane_result import LaneResult
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.execution.lane_submission import LaneResult
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Planned
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import VerificationFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
-from airflow_provider_backpressure.runners.connect import ConnectRunner
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import KafkaSource, LandedSource, MySQLSource, PostgresSource, SparkSource
 from tests.support import lakes

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.planning.catch_up_windows import check_caught_up
 from tests.support.composed import ROOT, Composed, close_runners
 
 

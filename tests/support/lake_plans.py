@@ -1,8 +1,8 @@
 """Plans of a table that is followed into a lake, as their notes hold them."""
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Window, WriteSpec
 
 
 def make_followed_plan(plan_id: str, *, ranges: int, held_by: str = "", window: Window | None = None) -> Plan:

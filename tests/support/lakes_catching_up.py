@@ -5,10 +5,10 @@ from typing import Any
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.planning.change_windows import check_caught_up
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.catch_up_windows import check_caught_up
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from tests.support import duck, mysql
 from tests.support.catching_up import Followed
 from tests.support.composed import Composed

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_sl
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     COPY,
     REPLAY,
     ChecksumSpec,
@@ -30,7 +30,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark import frame_path as frame
 from airflow_provider_backpressure.spark import value_hash as checksum
-from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.readers_and_writers import writer
 from airflow_provider_backpressure.spark.stream_end import append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import measure
 

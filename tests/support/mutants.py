@@ -72,14 +72,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a truncate of several tables empties one",
-        module="connectors/postgres/tasks/pgoutput.py",
+        module="connectors/postgres/tasks/pgoutput_decoder.py",
         right="self._pass_to(body, sorted(owners), parts)",
         wrong="self._pass_to(body, sorted(owners)[:1], parts)",
         test="unit/connectors/postgres/tasks/test_pgoutput.py::test_one_truncate_empties_all_tables_that_it_names",
     ),
     Mutant(
         name="a table of a shared log is decoded by later columns",
-        module="connectors/postgres/tasks/pgoutput.py",
+        module="connectors/postgres/tasks/pgoutput_decoder.py",
         right="yield from self._decode(parts)\n                self._learn(body)",
         wrong="self._learn(body)",
         test=(
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         name="windows between ranges leave the epoch of the ranges as it is",
-        module="core/planning/stream_windows.py",
+        module="core/planning/shared_log_windows.py",
         right="epoch = member.sink.renew(plan.plan_id)",
         wrong="epoch = plan.epoch",
         test=(
@@ -133,7 +133,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a frontier's difference may be negative",
-        module="core/snapshot/offsets.py",
+        module="core/snapshot/topic_offsets.py",
         right="max(0, position - earlier.get(key, 0)) for",
         wrong="position - earlier.get(key, 0) for",
         test="unit/core/snapshot/test_frontier.py::test_difference_is_never_negative_and_zero_for_what_is_reached",
@@ -147,7 +147,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the completion check does not add up",
-        module="core/verification/completion.py",
+        module="core/verification/completeness_check.py",
         right="if total is None or found.skipped or found.rows == total:",
         wrong="if True:",
         test="unit/core/verification/test_completion.py::test_rows_that_did_not_arrive_are_missed",
@@ -161,28 +161,28 @@ MUTANTS = (
     ),
     Mutant(
         name="the queue ignores priority",
-        module="core/gate/queue.py",
+        module="core/gate/cluster_queue.py",
         right="(-entry.priority, entry.ready_at, entry.hydration_id)",
         wrong="(entry.ready_at, entry.hydration_id)",
         test="conformance/ledger/test_queue.py::test_a_higher_priority_goes_first",
     ),
     Mutant(
         name="expected starts are 1,000 s off",
-        module="core/gate/queue.py",
+        module="core/gate/cluster_queue.py",
         right="start if math.isfinite(start) else None",
         wrong="start + 1000 if math.isfinite(start) else None",
         test="unit/core/gate/test_queue.py::test_each_end_lets_the_next_one_in",
     ),
     Mutant(
         name="the memory's baseline is measured while ranges are in flight",
-        module="core/admission/gate_decision.py",
+        module="core/admission/permits_and_reservations.py",
         right="if reading is not None and not state.reserved_bytes and not state.in_flight:",
         wrong="if reading is not None:",
         test="unit/core/admission/test_baseline.py::test_what_ranges_in_flight_take_is_not_counted_twice",
     ),
     Mutant(
         name="retention's milliseconds are taken for seconds",
-        module="connectors/kafka/source/health.py",
+        module="connectors/kafka/source/retention_and_lag.py",
         right="milliseconds / 1000 if deletes",
         wrong="milliseconds if deletes",
         test="unit/connectors/kafka/source/test_health.py::test_retention_is_told_in_milliseconds_and_kept_in_seconds",
@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a window of the log lacks the commit at its start",
-        module="connectors/postgres/tasks/pgoutput.py",
+        module="connectors/postgres/tasks/pgoutput_decoder.py",
         right='self._start <= int.from_bytes(body[1:9], "big") < self._end',
         wrong='self._start < int.from_bytes(body[1:9], "big") < self._end',
         test="unit/connectors/postgres/tasks/test_pgoutput.py::test_a_window_holds_the_commits_from_its_start_to_before_its_end",

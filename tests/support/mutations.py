@@ -10,8 +10,8 @@ from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.range_splitter import RangeSplitter
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions import range as admission
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions import range_transitions as admission
 from airflow_provider_backpressure.testing import MemorySink
 from tests.support import simulated
 from tests.support.ledger_model import LedgerModel

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.spark.registry import reader
+from airflow_provider_backpressure.spark.readers_and_writers import reader
 
 PASSWORD = "hunter2-is-secret"
 

@@ -23,14 +23,14 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_backpressure import base_operator
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.hooks import spark
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.hooks import spark_and_yarn
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.operators import (
     HydrateOperator,
     PlanSnapshotOperator,
     VerifyHydrationOperator,
-    stream_lane,
+    shared_log_lane,
 )
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import PostgresSource
@@ -60,7 +60,7 @@ class OperatorFlow:
     """Port of a Spark Connect server of this host; 0: ranges are carried out here."""
     sink: dict[str, Any] = field(default_factory=dict)
     """What else the sink is declared with."""
-    turn_seconds: float = stream_lane.TURN_SECONDS
+    turn_seconds: float = shared_log_lane.TURN_SECONDS
     """For how long ranges are begun before windows go in between."""
     group: str = "shop"
     dag_id: str = "follow"
@@ -102,9 +102,9 @@ class OperatorFlow:
         runners = {} if self.spark else {"spark_connect": lambda request: LocalRunner(logins=request.endpoints)}
         with (
             mock.patch.dict(os.environ, self._environment()),
-            mock.patch.dict(spark.RUNNERS, runners),
+            mock.patch.dict(spark_and_yarn.RUNNERS, runners),
             mock.patch.object(base_operator, "is_running", return_value=False),
-            mock.patch.object(stream_lane, "TURN_SECONDS", self.turn_seconds),
+            mock.patch.object(shared_log_lane, "TURN_SECONDS", self.turn_seconds),
         ):
             yield
 

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.hooks.push_transport import push_at
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.repository import SqlLedger

@@ -10,8 +10,8 @@ from airflow_provider_backpressure.connectors.postgres.tasks.change_apply import
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
 from airflow_provider_backpressure.core.snapshot.replay_window import goal
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, WriteSpec
 from tests.support.composed import difference
 from tests.support.postgres import connected, run
 

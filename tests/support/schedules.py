@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.gate.queue import AS_DECLARED, Change
+from airflow_provider_backpressure.core.gate.cluster_queue import AS_DECLARED, Change
 from airflow_provider_backpressure.exceptions import OutOfMemory
 from tests.chaos.matrix import Victim
 from tests.support.actors import Actor

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.planning.change_windows import stand
+from airflow_provider_backpressure.core.planning.catch_up_windows import stand
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Planned
-from airflow_provider_backpressure.core.planning.stream_windows import (
+from airflow_provider_backpressure.core.planning.shared_log_windows import (
     Member,
     StreamPlanned,
     StreamPlanner,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.gate.hydration import Permit
+from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.ports.sink import Marker
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec, SliceResult
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec, SliceResult
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     PlanSuperseded,

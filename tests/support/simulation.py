@@ -12,22 +12,22 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_provider_backpressure.core.admission import gate_decision
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission import permits_and_reservations
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator_module
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.planning import planner as planner_module
 from airflow_provider_backpressure.core.planning import range_splitter as recut_module
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.reconciliation import reindexer as reindexing_module
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,
@@ -325,7 +325,7 @@ def stage() -> Iterator[pytest.MonkeyPatch]:
     from tests.support.ledger_model import ledger as ledger_module
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (hydrator_module, recut_module, reindexing_module, gate_decision):
+        for module in (hydrator_module, recut_module, reindexing_module, permits_and_reservations):
             patch.setattr(module.log, "disabled", True)
         for module in (planner_module, ledger_module):
             patch.setattr(module, "uuid", _Numbers)

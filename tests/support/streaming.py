@@ -18,7 +18,10 @@ from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
+from airflow_provider_backpressure.core.snapshot.replay_window import COLUMN, ReplayWindow, goal
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Column,
     RangeSpec,
     ReadSpec,
@@ -26,9 +29,6 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     StreamTable,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
-from airflow_provider_backpressure.core.snapshot.replay_window import COLUMN, ReplayWindow, goal
 from airflow_provider_backpressure.sinks import PostgresSink
 from tests.support.composed import difference
 from tests.support.postgres import connected, run

@@ -12,11 +12,11 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_backpressure import base_operator as task
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.hooks import backpressure, spark
+from airflow_provider_backpressure.hooks import backpressure, spark_and_yarn
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
 CONNECTIONS = {
@@ -70,7 +70,7 @@ class World:
         """Let Airflow's connections lead to these parts."""
         for conn_id, values in {**CONNECTIONS, **connections}.items():
             monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(values))
-        monkeypatch.setitem(spark.RUNNERS, "spark_connect", lambda request: self.runner)
+        monkeypatch.setitem(spark_and_yarn.RUNNERS, "spark_connect", lambda request: self.runner)
         monkeypatch.setattr(backpressure, "open_ledger", lambda address: self.ledger)
         monkeypatch.setattr(task, "is_running", lambda dag_id, run_id: run_id in self.running)
         monkeypatch.setenv("AIRFLOW__BACKPRESSURE__INLINE_WAIT", "0.02")

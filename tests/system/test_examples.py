@@ -3,7 +3,7 @@
 import pyarrow.compute
 import pytest
 
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from dev import erp
 from tests.support import lakes
 from tests.support.kafka import Topic

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
-from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.push.hub import Switch, turn
 from airflow_provider_backpressure.ledger.models import hydration
 from airflow_provider_backpressure.plugins.app import make_app

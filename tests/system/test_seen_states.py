@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from airflow_provider_backpressure.core.gate.queue import CONCURRENCY, Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import CONCURRENCY, Shared
 from tests.support.browser import log_in, opened_browser, picture_folder
 from tests.system.installation import Installation, Run
 

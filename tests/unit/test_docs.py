@@ -21,7 +21,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow_provider_backpressure import sinks, sources
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.core.capacity.saturation_curve import Bound
-from airflow_provider_backpressure.core.gate import hydration as phases
+from airflow_provider_backpressure.core.gate import hydration_record as phases
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.progress.alerts import Kind
 from airflow_provider_backpressure.core.push import channel_counters as push_counts
@@ -208,7 +208,7 @@ def test_a_table_of_names_has_them_all(page: str, heading: str, names: list[str]
 
 def test_extras_of_connections_are_documented_as_they_are() -> None:
     """Every extra of a database's connection that is read, and no other."""
-    from airflow_provider_backpressure.hooks.airflow_connections import ADDRESS, OPTIONS
+    from airflow_provider_backpressure.hooks.source_and_sink_connections import ADDRESS, OPTIONS
 
     table = first_column(section("howto/connections.md", "The two databases: type postgres"))
     assert {name for cell in table for name in cell.split(", ")} == {*OPTIONS, *ADDRESS}
@@ -216,7 +216,7 @@ def test_extras_of_connections_are_documented_as_they_are() -> None:
 
 def test_extras_of_mysql_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks.airflow_connections import MYSQL_EXTRAS
+    from airflow_provider_backpressure.hooks.source_and_sink_connections import MYSQL_EXTRAS
 
     table = first_column(section("howto/connections.md", "MySQL: type mysql"))
     assert {name for cell in table for name in cell.split(", ")} == set(MYSQL_EXTRAS)
@@ -224,8 +224,8 @@ def test_extras_of_mysql_are_documented_as_they_are() -> None:
 
 def test_extras_of_kafka_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks import airflow_connections as endpoints
-    from airflow_provider_backpressure.hooks.airflow_connections import (
+    from airflow_provider_backpressure.hooks import source_and_sink_connections as endpoints
+    from airflow_provider_backpressure.hooks.source_and_sink_connections import (
         EXECUTOR_SERVERS,
         PASSWORD,
         SERVERS,

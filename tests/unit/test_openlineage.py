@@ -12,7 +12,7 @@ from airflow.utils.state import TaskInstanceState
 from openlineage.client.serde import Serde
 
 from airflow_provider_backpressure import openlineage
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.operators import (
     HydrateOperator,

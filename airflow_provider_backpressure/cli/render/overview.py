@@ -9,10 +9,10 @@ from rich.text import Text
 
 from airflow_provider_backpressure.cli.command import SHOWN
 from airflow_provider_backpressure.cli.render.symbols import ASCII, Marks, marks
+from airflow_provider_backpressure.core.progress.displayed_state import State
 from airflow_provider_backpressure.core.progress.lag import Verdict
 from airflow_provider_backpressure.core.progress.pipeline_view import amount, compact, pipe
-from airflow_provider_backpressure.core.progress.samples import arrival, duration, line
-from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.core.progress.rates_and_eta import arrival, duration, line
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 
 DONE, LEFT, LEFT_WITH_INTERVAL, LEAST_NAME, WIDE = 7, 8, 22, 8, 140

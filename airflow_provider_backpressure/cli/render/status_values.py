@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts, Span, latency
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase, RangeCounts, Span, latency
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
-from airflow_provider_backpressure.core.progress.figures import to_dict
 from airflow_provider_backpressure.core.progress.lag import catch_up
-from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, Sample, duration
+from airflow_provider_backpressure.core.progress.rates_and_eta import RECENT_SECONDS, Sample, duration
+from airflow_provider_backpressure.core.progress.status_fields import to_dict
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, held_back
 
 LEVELS = "▁▂▃▄▅▆▇█"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka.errors import Heard, translate_error, where
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Substitute
+from airflow_provider_backpressure.core.snapshot.spark_messages import Substitute
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, strip_frames
 
 if TYPE_CHECKING:

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from airflow_provider_backpressure.core.config import Mode, check_quarantine, taken_key
-from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.declaration_checks import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 if TYPE_CHECKING:
+    from airflow_provider_backpressure.connectors.lake.base_table import LakeTable
     from airflow_provider_backpressure.connectors.lake.sink.target import LakeTarget
-    from airflow_provider_backpressure.connectors.lake.table import LakeTable
 
 
 def open_lake(kind: str, address: str, endpoint: Endpoint) -> "LakeTable":
     """Return the table; :class:`InvalidDeclaration` names what has to be installed."""
-    from airflow_provider_backpressure.connectors.lake.table import open_table
+    from airflow_provider_backpressure.connectors.lake.base_table import open_table
 
     try:
         return open_table(kind, address, endpoint)
@@ -110,8 +110,8 @@ class DeltaSink(FolderSink):
 
     def open(self, endpoint: Endpoint) -> "LakeTarget":
         """See :meth:`FolderSink.open`."""
+        from airflow_provider_backpressure.connectors.lake.base_table import address_of
         from airflow_provider_backpressure.connectors.lake.storage import S3, check_characters, check_path
-        from airflow_provider_backpressure.connectors.lake.table import address_of
 
         path = check_path(self.path, "DeltaSink.path")
         check_characters(path, "DeltaSink.path", r"\\|%[0-9A-Fa-f]{2}" + (r"|[#?]" if path.startswith(S3) else ""))
@@ -151,8 +151,8 @@ class IcebergSink(Declared):
 
     def open(self, endpoint: Endpoint) -> "LakeTarget":
         """Return the sink; it connects at the first question. Names and properties are checked here."""
+        from airflow_provider_backpressure.connectors.lake.base_table import address_of
         from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import check_catalog, list_modules
-        from airflow_provider_backpressure.connectors.lake.table import address_of
 
         namespace, _, name = self.table.rpartition(".")
         if not namespace or not name:
@@ -182,8 +182,8 @@ class ParquetSink(FolderSink):
 
     def open(self, endpoint: Endpoint) -> "LakeTarget":
         """See :meth:`FolderSink.open`."""
+        from airflow_provider_backpressure.connectors.lake.base_table import address_of
         from airflow_provider_backpressure.connectors.lake.storage import S3, check_path
-        from airflow_provider_backpressure.connectors.lake.table import address_of
 
         path = check_path(self.path, "ParquetSink.path")
         modules = ("boto3",) if path.startswith(S3) else ()

@@ -9,10 +9,10 @@ from typing import Any
 
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
-from airflow_provider_backpressure.core.snapshot.offsets import Move, moves
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice
+from airflow_provider_backpressure.core.snapshot.topic_offsets import Move, moves
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
 
 FOLDER = "_backpressure"

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from airflow_provider_backpressure.connectors.lake.last_write import of_window
-from airflow_provider_backpressure.connectors.lake.table import LakeTable
+from airflow_provider_backpressure.connectors.lake.base_table import LakeTable
+from airflow_provider_backpressure.connectors.lake.last_row_per_key import of_window
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 
 
 def version_columns(plan: Plan) -> tuple[str, ...]:

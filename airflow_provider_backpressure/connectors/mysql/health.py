@@ -12,7 +12,13 @@ from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import Figure, Query, ReplicaLag, ThreadsRunning, Watched
+from airflow_provider_backpressure.core.health_signal_declarations import (
+    Figure,
+    Query,
+    ReplicaLag,
+    ThreadsRunning,
+    Watched,
+)
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 GIVES = (ThreadsRunning, ReplicaLag, Query)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_provider_backpressure.connectors.relational.identifiers import Quoting, RelationName
-from airflow_provider_backpressure.connectors.relational.keyed_table import NamedColumn
+from airflow_provider_backpressure.connectors.relational.range_pieces import NamedColumn
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 MAX_CHARACTERS = 64

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import Qualif
 from airflow_provider_backpressure.connectors.postgres.key_types import KEY_TYPES, key_cast
 from airflow_provider_backpressure.connectors.postgres.type_definitions import read_definitions
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, TableColumn, TableKey
-from airflow_provider_backpressure.core.snapshot.messages import base_type
+from airflow_provider_backpressure.core.snapshot.spark_messages import base_type
 
 ORDINARY, PARTITIONED = "r", "p"
 READABLE = frozenset("rpvmf")
@@ -105,7 +105,7 @@ class Relation(CatalogTable[QualifiedName, CatalogColumn, UniqueKey]):
     may_select: bool
     """Our role may read the whole of it, whatever columns it gets."""
     uncarried: Mapping[int, str] | None = None
-    """Why which columns cannot be carried, see :mod:`..connectors.postgres.source.types`; ``None``: not asked yet."""
+    """Why which columns cannot be carried, see :mod:`..source.refused_types`; ``None``: not asked yet."""
 
     @property
     def is_stored(self) -> bool:

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import (
+from airflow_provider_backpressure.core.health_signal_declarations import (
     ActiveSessions,
     Checkpoints,
     Figure,

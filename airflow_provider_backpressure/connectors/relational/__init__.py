@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_backpressure.core.health_signals import Figure, Query
+from airflow_provider_backpressure.core.health_signal_declarations import Figure, Query
 from airflow_provider_backpressure.exceptions import SourceRefused, Terminal, Transient
 
 COUNTABLE_ROWS = 20_000_000

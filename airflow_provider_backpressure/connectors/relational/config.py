@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, TypeVar
 
 from airflow_provider_backpressure.core.config import check_some, take_tuples
-from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.declaration_checks import Declared
 from airflow_provider_backpressure.core.table_selection import one_of
 
 

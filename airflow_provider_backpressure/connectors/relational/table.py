@@ -10,14 +10,14 @@ from airflow_provider_backpressure.connectors.relational.catalog_table import Ca
 from airflow_provider_backpressure.connectors.relational.config import TableSource
 from airflow_provider_backpressure.connectors.relational.identifiers import RelationName
 from airflow_provider_backpressure.connectors.relational.key_choice import Split, check_rising
-from airflow_provider_backpressure.connectors.relational.keyed_table import CutTable, NamedColumn
+from airflow_provider_backpressure.connectors.relational.range_pieces import CutTable, NamedColumn
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, LogBounds, NullBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.table_selection import TableName, match_tables
 from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
 

@@ -9,14 +9,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, Curve, Step, ladder, measure_step
 from airflow_provider_backpressure.core.config import Budget, Consistency, Law, Mode
-from airflow_provider_backpressure.core.execution.lane_result import LaneResult
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Refusal
+from airflow_provider_backpressure.core.execution.lane_submission import LaneResult
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Permit, Refusal
+from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Planned
 from airflow_provider_backpressure.core.ports.sink import ScratchSink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState

@@ -20,6 +20,16 @@ from airflow_provider_backpressure.exceptions import BackpressureError, PlanOutd
 log = logging.getLogger(__name__)
 
 
+SNAPSHOTS = 3
+"""How many snapshots one try of the task may take, one after the other."""
+
+TOO_SHORT = (
+    f"{SNAPSHOTS} snapshots were lost in one try of this task, each before the whole table was read in it. Find what "
+    "ends the lane's connection or rewrites the table, allow a larger Budget(snapshot_age=...), or use "
+    "consistency='catch_up', which needs no long snapshot."
+)
+
+
 class SnapshotCount:
     """Counts the rows of a snapshot in a thread, while ranges are read."""
 

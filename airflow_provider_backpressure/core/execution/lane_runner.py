@@ -5,11 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from airflow_provider_backpressure.core.admission.gate_decision import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import LEASE_SECONDS, Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.execution.kept_snapshot import KeptSnapshot
-from airflow_provider_backpressure.core.execution.lane_result import (
+from airflow_provider_backpressure.core.execution.lane_submission import (
     Job,
     LaneResult,
     LeftRanges,
@@ -23,7 +23,7 @@ from airflow_provider_backpressure.core.execution.lane_result import (
 )
 from airflow_provider_backpressure.core.execution.stage_sampler import StageSampler, count_rows
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.gate.hydration import Refusal
+from airflow_provider_backpressure.core.gate.hydration_record import Refusal
 from airflow_provider_backpressure.core.planning.range_splitter import RangeSplitter, parts_for
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
@@ -31,10 +31,11 @@ from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.push.gate_wait import Parked, Sleeping, Waiting
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, State, total
+from airflow_provider_backpressure.core.transitions.range_transitions import MAX_ATTEMPTS
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,
@@ -48,7 +49,6 @@ from airflow_provider_backpressure.exceptions import (
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 3
 READ_INTERVAL = 4.0
 """Seconds between two looks at what is on its way, rows and stages; figures are to be at most 5 s old."""
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 FORMAT = 1

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_backpressure.core.gate.queue import QueuePlace, may_start
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.gate.cluster_queue import QueuePlace, may_start
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 
 GIBIBYTE = 1024**3
 QUEUE = "queue"

@@ -5,15 +5,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
-from airflow_provider_backpressure.core.planning.change_windows import SUFFIX
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase
+from airflow_provider_backpressure.core.planning.catch_up_windows import SUFFIX
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.progress.source_position import from_position
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, OffsetBounds
-from airflow_provider_backpressure.core.snapshot.offsets import Frontier, LogWindow, unread_offsets
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier, LogWindow, unread_offsets
 from airflow_provider_backpressure.exceptions import LedgerRefused
 
 STILL = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode, NewColumn, Refresh
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, RangeCounts
-from airflow_provider_backpressure.core.planning.change_windows import (
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase, RangeCounts
+from airflow_provider_backpressure.core.planning.catch_up_windows import (
     find_compared_end,
     find_released_position,
     find_replaced_log,
@@ -17,13 +17,13 @@ from airflow_provider_backpressure.core.planning.change_windows import (
     stand,
     with_storage,
 )
-from airflow_provider_backpressure.core.planning.log_order import put_in_order
-from airflow_provider_backpressure.core.planning.mirroring import (
+from airflow_provider_backpressure.core.planning.mirror_planning import (
     find_rewrite_key,
     list_ranges,
     with_brake,
     with_chain,
 )
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Preview, Verdict
 from airflow_provider_backpressure.core.planning.preconditions import (
     check_consistency,
     check_empty,
@@ -37,10 +37,9 @@ from airflow_provider_backpressure.core.planning.preconditions import (
 )
 from airflow_provider_backpressure.core.planning.previewer import Previewer
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows
-from airflow_provider_backpressure.core.planning.results import Planned, Preview, Verdict
+from airflow_provider_backpressure.core.planning.topic_key_order import put_in_order
 from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
-from airflow_provider_backpressure.core.snapshot.messages import keep_zone
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
     Snapshot,
@@ -53,8 +52,9 @@ from airflow_provider_backpressure.core.snapshot.plan import (
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
 from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange
+from airflow_provider_backpressure.core.snapshot.spark_messages import keep_zone
 from airflow_provider_backpressure.core.snapshot.table_storage import check_added
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
 
 

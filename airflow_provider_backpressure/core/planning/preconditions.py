@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.kinds import TYPED_AS_FILES
+from airflow_provider_backpressure.core.connector_kinds import TYPED_AS_FILES
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range, list_submitted
 from airflow_provider_backpressure.core.ports.sink import FencesSlices, PlanRow, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Substitute, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Substitute, WriteSpec
 from airflow_provider_backpressure.core.snapshot.table_storage import find_exchanged
 from airflow_provider_backpressure.exceptions import (
     RESTART,

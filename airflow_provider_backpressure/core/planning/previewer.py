@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Log, Mode, NewColumn
-from airflow_provider_backpressure.core.gate.hydration import Hydration
-from airflow_provider_backpressure.core.planning.change_windows import check_replayable, server_of
-from airflow_provider_backpressure.core.planning.log_order import check_parts, check_record_keys, count_parts
-from airflow_provider_backpressure.core.planning.mirroring import check_mirrored
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.catch_up_windows import check_replayable, server_of
+from airflow_provider_backpressure.core.planning.mirror_planning import check_mirrored
+from airflow_provider_backpressure.core.planning.plan_result import Preview
 from airflow_provider_backpressure.core.planning.preconditions import (
     NEEDED_MODULES,
     check_deletes,
@@ -18,14 +18,14 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     find_substitutes,
 )
 from airflow_provider_backpressure.core.planning.range_size import rows_per_range
-from airflow_provider_backpressure.core.planning.results import Preview
+from airflow_provider_backpressure.core.planning.topic_key_order import check_parts, check_record_keys, count_parts
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Transform, Window, choose_path
-from airflow_provider_backpressure.core.snapshot.offsets import find_place, order_by_log, take_marks
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.schema_change import keep_planned_columns
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Transform, Window, choose_path
+from airflow_provider_backpressure.core.snapshot.topic_offsets import find_place, order_by_log, take_marks
 
 
 class Probes:

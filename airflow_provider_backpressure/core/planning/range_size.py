@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader

@@ -8,10 +8,12 @@ from typing import Protocol, runtime_checkable
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.health_signals import Figure, Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Figure, Watched
 from airflow_provider_backpressure.core.progress.source_position import Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds, LogPosition, Values
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     ChecksumSpec,
     Column,
     RangeResult,
@@ -22,8 +24,6 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
     Window,
 )
-from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
-from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import BackpressureError
 
@@ -132,7 +132,7 @@ class SharedTableLog(ChangeLog, Protocol):
     """
 
     query: str
-    """What a task needs to know of the table, as :class:`..core.snapshot.messages.StreamTable` has it."""
+    """What a task needs to know of the table, as :class:`..core.snapshot.spark_messages.StreamTable` has it."""
 
     def check(self, position: LogPosition) -> None:
         """Raise ``LogLost`` where the log does not show every change of the table since ``begin`` returned this.

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_provider_backpressure.core.gate.activity import Activity
+from airflow_provider_backpressure.core.gate.cluster_queue import Queue, Steering
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, Permit, RangeCounts, Span
-from airflow_provider_backpressure.core.gate.queue import Queue, Steering
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Hydration, Permit, RangeCounts, Span
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
+from airflow_provider_backpressure.core.gate.task_activity import Activity
 from airflow_provider_backpressure.core.progress.alerts import Notice
 from airflow_provider_backpressure.core.progress.lag import Course, Sight
-from airflow_provider_backpressure.core.progress.samples import Sample, WorkerStatistics
+from airflow_provider_backpressure.core.progress.rates_and_eta import Sample, WorkerStatistics
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, Views
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds

@@ -7,15 +7,15 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_backpressure.core.config import Log, Mode
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Column,
     Window,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.stage_metrics import Flow
 
 

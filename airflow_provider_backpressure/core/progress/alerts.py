@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Hydration
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict, sentence
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.health_signals import size
+from airflow_provider_backpressure.core.health_signal_declarations import size
 from airflow_provider_backpressure.core.json_codec import from_dict
-from airflow_provider_backpressure.core.progress.samples import duration
+from airflow_provider_backpressure.core.progress.rates_and_eta import duration
 from airflow_provider_backpressure.core.progress.source_position import Unit, to_json_keys
-from airflow_provider_backpressure.core.snapshot.offsets import Frontier, rate
+from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier, rate
 
 IN_A_ROW = 3
 """Samples in a row, each slower than its source, until a hydration counts as not keeping up."""

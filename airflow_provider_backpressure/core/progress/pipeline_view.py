@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from airflow_provider_backpressure.core.health_signals import size
+from airflow_provider_backpressure.core.health_signal_declarations import size
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, unify_stages

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_provider_backpressure.core.kinds import LOG_UNITS
-from airflow_provider_backpressure.core.snapshot.offsets import Frontier, Key
+from airflow_provider_backpressure.core.connector_kinds import LOG_UNITS
+from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier, Key
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 WAL = "wal"

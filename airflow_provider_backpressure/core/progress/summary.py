@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
-from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, QueuePlace
+from airflow_provider_backpressure.core.gate.cluster_queue import NOT_QUEUED, QueuePlace
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase, Span
 from airflow_provider_backpressure.core.gate.signals import (
     CONNECTIONS,
     Signal,
@@ -15,11 +15,11 @@ from airflow_provider_backpressure.core.gate.signals import (
     queue_place,
     sink_connections,
 )
+from airflow_provider_backpressure.core.progress.displayed_state import MOVING, State, derive_state, describe_state
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
-from airflow_provider_backpressure.core.progress.samples import Eta, Progress, Sample, eta
-from airflow_provider_backpressure.core.progress.state import MOVING, State, derive_state, describe_state
-from airflow_provider_backpressure.core.snapshot.offsets import Frontier, difference, meet
+from airflow_provider_backpressure.core.progress.rates_and_eta import Eta, Progress, Sample, eta
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier, difference, meet
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, total, unify_stages
 
 

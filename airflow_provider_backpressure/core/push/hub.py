@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared, Steering
 from airflow_provider_backpressure.core.gate.gate_event import Diff, Unreadable, decode
-from airflow_provider_backpressure.core.gate.hydration import GateState
-from airflow_provider_backpressure.core.gate.queue import Shared, Steering
+from airflow_provider_backpressure.core.gate.hydration_record import GateState
 from airflow_provider_backpressure.core.gate.signals import SINK_COMMIT, Decision
 from airflow_provider_backpressure.core.ports import Channel, Receiver
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff
-from airflow_provider_backpressure.core.gate.hydration import GateState
+from airflow_provider_backpressure.core.gate.hydration_record import GateState
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 
 

@@ -6,9 +6,9 @@ from functools import cached_property
 
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import LastWrite, RangeResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.snapshot.spark_messages import LastWrite, RangeResult
 
 
 @dataclass(frozen=True)

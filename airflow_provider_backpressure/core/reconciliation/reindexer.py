@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Consistency, NewColumn
-from airflow_provider_backpressure.core.gate.hydration import Hydration, RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, RangeCounts
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range, list_submitted
 from airflow_provider_backpressure.core.ports.sink import FencesSlices, PlanRow, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
-from airflow_provider_backpressure.core.reconciliation.rebuild import Rebuilt
+from airflow_provider_backpressure.core.reconciliation.ranges_from_markers import Rebuilt
 from airflow_provider_backpressure.core.reconciliation.restore_detection import Comparison, Finding, Standing
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot, check_increment
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState, slice_id

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from airflow_provider_backpressure.core.gate.hydration import RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import RangeCounts
 from airflow_provider_backpressure.core.ports.sink import PlanRow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import RESTART

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.json_codec import from_dict, to_json
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     REPLAY,
     Column,
     ReadSpec,
@@ -17,8 +18,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Window,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.snapshot.offsets import Key
-from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.core.snapshot.topic_offsets import Key
 from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, PlanSuperseded, SourceRefused
 
 LANDED = "landed"

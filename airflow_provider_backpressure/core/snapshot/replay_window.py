@@ -23,8 +23,8 @@ from typing import Self
 
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
-from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 COLUMN = "log position"

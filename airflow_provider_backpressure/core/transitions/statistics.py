@@ -8,10 +8,15 @@ from datetime import datetime, timedelta
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Course
-from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER, Sample, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import (
+    PLAN_WORKER,
+    Sample,
+    WorkerStatistics,
+    total_progress,
+)
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
 
 REINDEX_WORKER = "reindex"
 """Worker id of what was found committed in the sink by a ledger that had lost it."""

@@ -10,9 +10,9 @@ from itertools import islice
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
-from airflow_provider_backpressure.core.snapshot.messages import SliceResult
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import SliceResult
 from airflow_provider_backpressure.core.verification.source_reader import SourceReader, choose_batch
 from airflow_provider_backpressure.core.verification.verifier import compare
 from airflow_provider_backpressure.exceptions import SinkRefused, VerificationFailed

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from airflow_provider_backpressure.core.kinds import READ_AS_SOURCES
+from airflow_provider_backpressure.core.connector_kinds import READ_AS_SOURCES
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     COPY,
     ChecksumSpec,
     ReadSpec,
     SliceResult,
     digest_row,
 )
-from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 
 PARALLEL = 2
 """Ranges that are compared at once."""

@@ -13,10 +13,10 @@ from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, SliceResult, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.verification.followed_tables import FollowedVerifier
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, SliceResult, Window
+from airflow_provider_backpressure.core.verification.followed_table_comparison import FollowedVerifier
 from airflow_provider_backpressure.core.verification.report import Mismatch, Report
 from airflow_provider_backpressure.core.verification.source_reader import SourceReader, choose_batch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused

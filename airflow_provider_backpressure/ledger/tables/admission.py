@@ -2,12 +2,12 @@
 
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.gate.hydration import Permit
-from airflow_provider_backpressure.core.gate.queue import TOKEN_SECONDS, Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import TOKEN_SECONDS, Shared
+from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions import range as attempts
-from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions import range_transitions as attempts
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
 from airflow_provider_backpressure.ledger.manual_control import Outbox
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns

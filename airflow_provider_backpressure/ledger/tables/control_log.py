@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.gate.queue import Control
+from airflow_provider_backpressure.core.gate.cluster_queue import Control
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.ledger.models import control
 from airflow_provider_backpressure.ledger.sql_types import utc_now

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_backpressure.core import transitions as refusals
-from airflow_provider_backpressure.core.gate.activity import Activity
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase
+from airflow_provider_backpressure.core.gate.task_activity import Activity
 from airflow_provider_backpressure.core.progress import alerts as events
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
 from airflow_provider_backpressure.ledger.models import control, hydration, metadata, range_
 from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.ledger.tables import control_log as decisions

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.gate.hydration import Phase, Span
+from airflow_provider_backpressure.core.gate.hydration_record import Phase, Span
 from airflow_provider_backpressure.ledger.models import phase
 from airflow_provider_backpressure.ledger.sql_types import utc_now
 

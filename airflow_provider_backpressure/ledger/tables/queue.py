@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.gate.queue import (
+from airflow_provider_backpressure.core.gate.cluster_queue import (
     NOT_QUEUED,
     REMEMBERED_SECONDS,
     QueueEntry,
@@ -22,7 +21,8 @@ from airflow_provider_backpressure.core.gate.queue import (
     may_start,
     place,
 )
-from airflow_provider_backpressure.core.transitions.hydration import RENEWED_BELOW, Figures
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.transitions.hydration_transitions import RENEWED_BELOW, Figures
 from airflow_provider_backpressure.ledger.models import hydration, limit, queue, range_
 from airflow_provider_backpressure.ledger.sql_types import utc_now
 from airflow_provider_backpressure.ledger.tables.range import BY_STATE, HAS_OPEN, held_by

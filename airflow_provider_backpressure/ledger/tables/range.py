@@ -9,12 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_backpressure.core.gate.hydration import RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import RangeCounts
 from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.transitions import unknown_range
-from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.core.transitions.range import LOOK_AHEAD, find_ready, settles
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
+from airflow_provider_backpressure.core.transitions.range_transitions import LOOK_AHEAD, find_ready, settles
 from airflow_provider_backpressure.ledger.models import UNSETTLED, hydration, is_unsettled, range_
 from airflow_provider_backpressure.ledger.sql_types import utc_now
 

@@ -11,10 +11,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.progress.samples import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
+from airflow_provider_backpressure.core.progress.rates_and_eta import RECENT_SECONDS, STEP_SECONDS, Sample, recent_rates
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
 from airflow_provider_backpressure.core.transitions.statistics import rate_between
 from airflow_provider_backpressure.ledger.models import hydration, sample, upstream
 from airflow_provider_backpressure.ledger.sql_types import (

@@ -11,7 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from airflow_provider_backpressure.core.progress.samples import WorkerStatistics
+from airflow_provider_backpressure.core.monitoring.ledger_pruning import KEPT
+from airflow_provider_backpressure.core.progress.rates_and_eta import WorkerStatistics
 from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, StageTime, flow_of, times_of, total
 from airflow_provider_backpressure.ledger.models import flow, push, statistics
 from airflow_provider_backpressure.ledger.sql_types import utc_now
@@ -81,8 +82,6 @@ def _statistics(row: RowMapping) -> WorkerStatistics:
         **{name: row[name] for name in _COUNTED},
     )
 
-
-KEPT = timedelta(hours=1)
 
 _OF_HYDRATION = flow.c.hydration_id == sa.bindparam("hydration")
 

@@ -3,7 +3,7 @@
 import { keepQuery, query } from "./address.js";
 import { get } from "./api.js";
 import { el, named, put, show, skeleton, STATES, whole } from "./dom.js";
-import { COLUMNS, compare, line, ORDER } from "./overview_row.js";
+import { COLUMNS, compare, line, ORDER } from "./overview_columns.js";
 import { planning } from "./planning.js";
 import { drawQueues } from "./queues.js";
 

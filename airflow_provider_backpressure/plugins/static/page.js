@@ -4,7 +4,7 @@ import { adopt, chosen, tellOuter } from "./address.js";
 import { Refused } from "./api.js";
 import { el, put, show } from "./dom.js";
 import { detail } from "./detail.js";
-import { live } from "./live.js";
+import { live } from "./refresh.js";
 import { overview } from "./overview.js";
 import { follow } from "./theme.js";
 

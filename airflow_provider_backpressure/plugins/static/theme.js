@@ -1,4 +1,4 @@
-// Follows Airflow's theme as it is changed. Which one holds is decided in first.js, before the first paint.
+// Follows Airflow's theme as it is changed. Which one holds is decided in initial_theme.js, before the first paint.
 
 function outer() {
   try {

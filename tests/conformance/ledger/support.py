@@ -12,14 +12,14 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
-from airflow_provider_backpressure.core.gate.hydration import Permit
-from airflow_provider_backpressure.core.planning.log_order import cut_by_keys
+from airflow_provider_backpressure.core.gate.hydration_record import Permit
+from airflow_provider_backpressure.core.planning.topic_key_order import cut_by_keys
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, OffsetBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import in_order, pack_pieces, side_by_side
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.topic_offsets import in_order, pack_pieces, side_by_side
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.repository import SqlLedger

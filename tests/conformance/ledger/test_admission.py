@@ -7,8 +7,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.hydration import RangeCounts
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.gate.hydration_record import RangeCounts
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import (

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.activity import Activity, Step
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
-from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
+from airflow_provider_backpressure.core.progress.displayed_state import State
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, register, replan, take
 from tests.support.waiting import until

@@ -13,10 +13,10 @@ from multiprocessing.context import ForkServerProcess
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.admission.watcher import Watch
+from airflow_provider_backpressure.core.admission.gate_watcher import Watch
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
-from airflow_provider_backpressure.core.gate.queue import Shared
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 from tests.conformance.ledger.lives import expire, hydrate, settle, take_halves
 from tests.conformance.ledger.support import Subject, admit, commit, cut, make_plan, register

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight, Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import commit, in_threads, planned, register, replan, take

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.hydration import Phase, RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import Phase, RangeCounts
 from airflow_provider_backpressure.core.ports.ledger import History
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, SourceUnavailable

@@ -1,7 +1,7 @@
 """What the ledger forgets, and what never."""
 
-from airflow_provider_backpressure.core.monitoring.pruning import Pruned, prune
-from airflow_provider_backpressure.core.monitoring.source_poller import Kept
+from airflow_provider_backpressure.core.monitoring.ledger_pruning import Pruned, prune
+from airflow_provider_backpressure.core.monitoring.source_observer import Kept
 from airflow_provider_backpressure.core.ports.ledger import History
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from tests.conformance.ledger.support import commit, cut, make_plan, planned, register, replan, take

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_backpressure.core.gate.cluster_queue import Change, Shared
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
-from airflow_provider_backpressure.core.gate.queue import Change, Shared
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, register, replan, take
 from tests.support.waiting import until
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.hydration import Phase, latency
-from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.gate.hydration_record import Phase, latency
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, PlanSuperseded
 from tests.conformance.ledger.support import admit, commit, make_plan, planned, register, replan, take

@@ -5,7 +5,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_backpressure.core.gate.queue import Change
+from airflow_provider_backpressure.core.gate.cluster_queue import Change
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import make_engine
 from airflow_provider_backpressure.ledger.migration import migrate

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.progress.samples import WorkerStatistics, total_progress
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.progress.rates_and_eta import WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from tests.conformance.ledger.support import commit, in_threads, planned, planned_log, replan, take
 from tests.support.waiting import beside, until

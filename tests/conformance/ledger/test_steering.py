@@ -2,9 +2,9 @@
 
 import pytest
 
+from airflow_provider_backpressure.core.gate.cluster_queue import AS_DECLARED, Change, Shared
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.gate.queue import AS_DECLARED, Change, Shared
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused

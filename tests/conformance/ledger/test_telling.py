@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_backpressure.core.gate.cluster_queue import Change, Shared
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.gate.gate_event import Diff, decode, encode
-from airflow_provider_backpressure.core.gate.hydration import GateState
-from airflow_provider_backpressure.core.gate.queue import Change, Shared
+from airflow_provider_backpressure.core.gate.hydration_record import GateState
 from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.push.hub import Switch, is_on, turn
 from airflow_provider_backpressure.core.push.wait_queue import GateCopy

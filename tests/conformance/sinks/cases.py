@@ -17,15 +17,21 @@ from pyiceberg.table import StaticTable, Table
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
-from airflow_provider_backpressure.connectors.lake.tasks import spark_records, spark_table
+from airflow_provider_backpressure.connectors.lake.tasks import spark_write, spark_write_topic
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, Column, RangeSpec, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
+    ChecksumSpec,
+    Column,
+    RangeSpec,
+    SliceResult,
+    WriteSpec,
+)
 from airflow_provider_backpressure.runners.code_shipping import cargo
 from airflow_provider_backpressure.runners.connect_session import Address, active
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink, SparkTableSink
 from airflow_provider_backpressure.spark.code_loading import carry_code
-from airflow_provider_backpressure.spark.registry import writer
+from airflow_provider_backpressure.spark.readers_and_writers import writer
 from airflow_provider_backpressure.spark.stream_end import complete
 from airflow_provider_backpressure.testing import MemorySink
 from tests.support.lakes import Cluster
@@ -283,7 +289,7 @@ class SparkTableCase(RealCase):
                 return session.createDataFrame([], from_arrow_schema(table.schema))
             return session.createDataFrame(table)
 
-        run_range = (spark_records if spec.write.ordered else spark_table).run_range
+        run_range = (spark_write_topic if spec.write.ordered else spark_write).run_range
         with active(session), carry_code(*cargo(), []):
             return run_range(session, spec, make_frame).slices[0]
 
@@ -291,7 +297,7 @@ class SparkTableCase(RealCase):
         session = spark_session(self.cluster.url)
         with active(session), carry_code(*cargo(), []):
             spec = ChecksumSpec(kind=write.kind, conn_id=write.conn_id, query=query)
-            return spark_table.run_checksum(session, spec)
+            return spark_write.run_checksum(session, spec)
 
     def rows(self) -> list[Row]:
         return _sorted(self.cluster.read(self.place))

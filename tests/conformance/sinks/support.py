@@ -10,7 +10,9 @@ import pyarrow
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     RangeSpec,
     ReadSpec,
     Slice,
@@ -18,10 +20,8 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Window,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag, slice_id
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
 from airflow_provider_backpressure.spark.stream_end import END
-from airflow_provider_backpressure.spark.types import carrier
 from tests.conformance.sinks.cases import Case, opened
 
 

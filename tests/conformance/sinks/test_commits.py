@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.core.ports.sink import Marker
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
     PlanSuperseded,

@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable, Field, QueryBuilder
 from deltalake.schema import PrimitiveType
 
-from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.connectors.lake.delta import file_actions as delta_files
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.spark.postgres_to_spark_types import PLAIN, arrow_type
 from airflow_provider_backpressure.spark.stream_end import END
-from airflow_provider_backpressure.spark.types import PLAIN, arrow_type
 from tests.conformance.sinks.cases import Case, DeltaCase
 from tests.conformance.sinks.support import begin
 

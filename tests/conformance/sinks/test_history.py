@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 from tests.conformance.sinks.cases import Case, DeltaCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, begin, expected

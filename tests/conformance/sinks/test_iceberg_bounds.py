@@ -9,10 +9,10 @@ import pyarrow
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from airflow_provider_backpressure.connectors.lake.iceberg import bounds as iceberg_bounds
-from airflow_provider_backpressure.connectors.lake.iceberg import merge as iceberg_merge
-from airflow_provider_backpressure.connectors.lake.tasks import parquet_files as lake_files
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.connectors.lake.iceberg import column_bounds as iceberg_bounds
+from airflow_provider_backpressure.connectors.lake.iceberg import upsert as iceberg_merge
+from airflow_provider_backpressure.connectors.lake.tasks import parquet_writer as lake_files
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.spark.stream_end import END
 from tests.conformance.sinks.cases import IcebergCase
 from tests.conformance.sinks.support import Begun, begin

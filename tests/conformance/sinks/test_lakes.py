@@ -16,21 +16,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import StringType
 
-from airflow_provider_backpressure.connectors.lake import table
+from airflow_provider_backpressure.connectors.lake import base_table
 from airflow_provider_backpressure.connectors.lake.delta.features import check_features
-from airflow_provider_backpressure.connectors.lake.parquet import atomic_put as folders
-from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import LocalFolder
+from airflow_provider_backpressure.connectors.lake.parquet import atomic_writes_and_lock as folders
+from airflow_provider_backpressure.connectors.lake.parquet.atomic_writes_and_lock import LocalFolder
 from airflow_provider_backpressure.connectors.lake.sink.target import check_columns
 from airflow_provider_backpressure.connectors.lake.storage import Place
-from airflow_provider_backpressure.connectors.lake.tasks import parquet_files as lake_files
+from airflow_provider_backpressure.connectors.lake.tasks import parquet_writer as lake_files
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import open_writer
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import open_writer
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.preconditions import way_out
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from airflow_provider_backpressure.exceptions import (
     PlanSuperseded,
     RangeFailed,
@@ -40,7 +40,7 @@ from airflow_provider_backpressure.exceptions import (
     Transient,
 )
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink
-from airflow_provider_backpressure.spark.types import arrow_schema
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
 from tests.conformance.sinks import test_ordered
 from tests.conformance.sinks.cases import COLUMNS, Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
@@ -59,7 +59,7 @@ def only(*kinds: str) -> pytest.MarkDecorator:
 
 def between(monkeypatch: pytest.MonkeyPatch, then: Callable[[], Any]) -> None:
     """Let something happen once between the look at the table and the commit that was decided on it."""
-    make, todo = table.open_table, [then]
+    make, todo = base_table.open_table, [then]
 
     monkeypatch.setattr(lake, "open_table", lambda *args: overtaken(make(*args), todo))
 
@@ -281,7 +281,8 @@ def test_files_whose_note_is_gone_are_not_tidied_up(case: Case) -> None:
 @only("parquet")
 @pytest.mark.statement("X1")
 @pytest.mark.parametrize(
-    "step", ["connectors.lake.parquet.atomic_put.sync", "connectors.lake.parquet.atomic_put.os.link"]
+    "step",
+    ["connectors.lake.parquet.atomic_writes_and_lock.sync", "connectors.lake.parquet.atomic_writes_and_lock.os.link"],
 )
 @pytest.mark.parametrize("renewed", [False, True])
 def test_an_attempt_frozen_in_its_commit_holds_nobody_up(
@@ -636,7 +637,7 @@ def test_places_and_kinds_are_checked(tmp_path: Path) -> None:
     from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
     with pytest.raises(InvalidDeclaration, match="knows no orc"):
-        table.open_table("orc", "{}", NOWHERE)
+        base_table.open_table("orc", "{}", NOWHERE)
     for wrong in ("relative/path", "s3://bucket", "hdfs://there/it/is", ""):
         with pytest.raises(InvalidDeclaration, match="absolute path or s3://bucket/prefix"):
             check_path(wrong, "path")

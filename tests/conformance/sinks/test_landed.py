@@ -14,11 +14,11 @@ from pyiceberg.table.snapshots import Operation, Summary
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import LandedSource
-from airflow_provider_backpressure.spark.registry import reader
+from airflow_provider_backpressure.spark.readers_and_writers import reader
 from tests.conformance.sinks.cases import Case, DeltaCase, opened
 from tests.conformance.sinks.support import begin, bounds, expected
 

@@ -10,18 +10,18 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Log as Kind
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, Slice, SliceResult
-from airflow_provider_backpressure.core.snapshot.offsets import (
+from airflow_provider_backpressure.core.snapshot.ranges import slice_id
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec, Slice, SliceResult
+from airflow_provider_backpressure.core.snapshot.topic_offsets import (
     HIDDEN_PLACE,
     TOMBSTONE,
     LogWindow,
     find_place,
     order_by_log,
 )
-from airflow_provider_backpressure.core.snapshot.ranges import slice_id
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
 from airflow_provider_backpressure.spark.stream_end import END
-from airflow_provider_backpressure.spark.types import carrier
 from tests.conformance.sinks.cases import Case, opened
 from tests.conformance.sinks.support import Begun, begin
 

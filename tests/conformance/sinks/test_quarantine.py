@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import to_pyiceberg_properties
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
-from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
 from airflow_provider_backpressure.spark.stream_end import BAD, END, bad
-from airflow_provider_backpressure.spark.types import arrow_schema
 from tests.conformance.sinks.cases import Case, DeltaCase, HadoopCase, IcebergCase, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
 from tests.conformance.sinks.test_ordered import log

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import HEAD
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table
-from airflow_provider_backpressure.connectors.lake.tasks import spark_table
+from airflow_provider_backpressure.connectors.lake.tasks import spark_write
 from airflow_provider_backpressure.exceptions import PlanSuperseded
 from tests.conformance.sinks.cases import Case, SparkTableCase, opened, spark_session
 from tests.conformance.sinks.support import Begun, batches, begin, expected, ids
@@ -77,7 +77,7 @@ def test_a_late_attempt_whose_token_is_forgotten_is_refused(case: Case, monkeypa
     """K3, X1: two plans came since it was frozen before its commit, and the fence of its range is expired."""
     first = begin(case, mode="upsert", ranges=4)
     first.write(0)
-    publish = spark_table._publish
+    publish = spark_write._publish
     held: list[Begun] = []
 
     def freeze(*arguments: object) -> object:
@@ -89,7 +89,7 @@ def test_a_late_attempt_whose_token_is_forgotten_is_refused(case: Case, monkeypa
         maintain(case)
         return publish(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(spark_table, "_publish", freeze)
+    monkeypatch.setattr(spark_write, "_publish", freeze)
     with pytest.raises(PlanSuperseded):
         case.write(first.spec(3), batches(case, ids(3)))
     assert held

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_clearing, note_of_fence
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
 from airflow_provider_backpressure.connectors.lake.spark.table import open_table
-from airflow_provider_backpressure.connectors.lake.tasks import spark_table
-from airflow_provider_backpressure.core.snapshot.messages import Column, SliceResult
+from airflow_provider_backpressure.connectors.lake.tasks import spark_write
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect_session import Address
 from airflow_provider_backpressure.spark.stream_end import append_end
@@ -63,14 +63,14 @@ def write_late(case: Case, begun: Begun, monkeypatch: pytest.MonkeyPatch, mode: 
     The newer plan knows what was submitted only by the number of the older one's ranges.
     """
     newer: list[Begun] = []
-    publish = spark_table._publish
+    publish = spark_write._publish
 
     def freeze(*arguments: object) -> object:
         if not newer:
             newer.append(begin(case, mode=mode))
         return publish(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(spark_table, "_publish", freeze)
+    monkeypatch.setattr(spark_write, "_publish", freeze)
     with pytest.raises(PlanSuperseded):
         case.write(begun.spec(0), batches(case, ids(0)))
     return newer
@@ -105,7 +105,7 @@ def test_what_is_fenced_is_what_was_submitted(case: Case, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_of_racing_attempts_exactly_one_is_in(case: Case, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """X1: two attempts at one slice with different rows: the later one commits when the other has looked already."""
-    begun, publish = begin(case, mode=mode), spark_table._publish
+    begun, publish = begin(case, mode=mode), spark_write._publish
     begun.write(0, word="old")
 
     def overtake(*arguments: object) -> object:
@@ -113,7 +113,7 @@ def test_of_racing_attempts_exactly_one_is_in(case: Case, monkeypatch: pytest.Mo
         begun.write(1, attempt=2, word="fast")
         return publish(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(spark_table, "_publish", overtake)
+    monkeypatch.setattr(spark_write, "_publish", overtake)
     assert begun.write(1, word="slow").checksum == begun.markers()["1.0"].checksum
     assert case.rows() == expected(case, 0, word="old") + expected(case, 1, word="fast")
 
@@ -174,7 +174,7 @@ def test_rows_of_an_execution_that_was_not_counted_fail_the_write(case: Case) ->
         "SELECT 1 AS _0, 'counted' AS _1, 7 AS backpressure_run, NULL AS backpressure_end "
         "UNION ALL SELECT 1, 'other', 8, NULL"
     )
-    select = spark_table.select_counted
+    select = spark_write.select_counted
     assert len(select(rows, begun.plan.write, [7, 8]).collect()) == 2
     with pytest.raises(PySparkException, match="A task ran twice"):
         select(rows, begun.plan.write, [7]).collect()

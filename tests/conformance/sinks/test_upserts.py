@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 from tests.conformance.sinks.cases import Case, opened
 from tests.conformance.sinks.support import batches, begin, bounds, expected, ids

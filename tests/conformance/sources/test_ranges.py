@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
 from tests.conformance.ledger.support import make_plan

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_backpressure.core.progress.source_position import from_position
-from airflow_provider_backpressure.core.snapshot.offsets import difference
+from airflow_provider_backpressure.core.snapshot.topic_offsets import difference
 from airflow_provider_backpressure.sources import KafkaSource
 from tests.conformance.sources.conftest import Subject
 from tests.support import kafka as on_kafka

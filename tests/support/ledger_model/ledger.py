@@ -7,17 +7,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Permit, Phase
-from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Permit, Phase
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
-from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER
+from airflow_provider_backpressure.core.progress.rates_and_eta import PLAN_WORKER
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Flow
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions import range_transitions as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.manual_control import Publish, nobody

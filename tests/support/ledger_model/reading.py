@@ -4,9 +4,9 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
-from airflow_provider_backpressure.core.gate.hydration import GateState, Hydration, RangeCounts
-from airflow_provider_backpressure.core.gate.queue import NOT_QUEUED, Shared
-from airflow_provider_backpressure.core.progress.samples import WorkerStatistics
+from airflow_provider_backpressure.core.gate.cluster_queue import NOT_QUEUED, Shared
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Hydration, RangeCounts
+from airflow_provider_backpressure.core.progress.rates_and_eta import WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, total
 from airflow_provider_backpressure.core.transitions import statistics as tallies

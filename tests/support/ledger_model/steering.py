@@ -1,4 +1,4 @@
-"""What a person sets, and the queue, of the model; see ``core.gate.queue``."""
+"""What a person sets, and the queue, of the model; see ``core.gate.cluster_queue``."""
 
 import threading
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_backpressure.core.gate.queue import (
+from airflow_provider_backpressure.core.gate.cluster_queue import (
     STAND_BY_SECONDS,
     TOKEN_SECONDS,
     Change,
@@ -16,8 +16,8 @@ from airflow_provider_backpressure.core.gate.queue import (
     Shared,
     by_turn,
 )
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions import range_transitions as attempts
 from airflow_provider_backpressure.ledger.manual_control import Outbox, Publish
 from tests.support.ledger_model.tables import Tables
 

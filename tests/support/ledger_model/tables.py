@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_backpressure.core import transitions as refusals
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase, Span
-from airflow_provider_backpressure.core.gate.queue import (
+from airflow_provider_backpressure.core.gate.cluster_queue import (
     NOT_QUEUED,
     REMEMBERED_SECONDS,
     TOKEN_SECONDS,
@@ -18,15 +17,16 @@ from airflow_provider_backpressure.core.gate.queue import (
     may_start,
     place,
 )
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase, Span
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.progress.samples import Sample, WorkerStatistics
+from airflow_provider_backpressure.core.progress.rates_and_eta import Sample, WorkerStatistics
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
-from airflow_provider_backpressure.core.transitions import hydration as waits
+from airflow_provider_backpressure.core.transitions import hydration_transitions as waits
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.core.transitions.hydration import Figures
-from airflow_provider_backpressure.core.transitions.range import lease_runs
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
+from airflow_provider_backpressure.core.transitions.range_transitions import lease_runs
 from airflow_provider_backpressure.ledger.tables import control_log as decisions
 
 

@@ -14,9 +14,9 @@ from airflow.sdk import DAG
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Marker, PlanRow
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.hooks import spark
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice
+from airflow_provider_backpressure.hooks import spark_and_yarn
 from airflow_provider_backpressure.task_groups import hydrate
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 
@@ -67,7 +67,7 @@ class KeptSink(MemorySink):
 
 
 SOURCE, SINK = MemorySource(keys=range(RANGES)), KeptSink()
-spark.RUNNERS["memory"] = lambda request: MemoryRunner(source=SOURCE, sink=SINK)
+spark_and_yarn.RUNNERS["memory"] = lambda request: MemoryRunner(source=SOURCE, sink=SINK)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from airflow_provider_backpressure.channels import threaded as hearing
-from airflow_provider_backpressure.channels.threaded import ListenerThread, Pulse
+from airflow_provider_backpressure.channels import listener_and_sender as hearing
+from airflow_provider_backpressure.channels.listener_and_sender import ListenerThread, Pulse
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from tests.conformance.channels.support import Recorder

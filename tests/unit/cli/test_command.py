@@ -16,7 +16,7 @@ from airflow_provider_backpressure.cli import completion
 from airflow_provider_backpressure.cli.arguments import parse_age
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.help_pages import PAGES
-from airflow_provider_backpressure.core.gate.queue import Change
+from airflow_provider_backpressure.core.gate.cluster_queue import Change
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from tests.support.world import World, context
 from tests.unit.cli.test_commands import airflow  # noqa: F401

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.cli import plan as plan_command
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.plan import format_preview
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
@@ -488,7 +488,7 @@ def test_forget_keeps_a_log_that_other_tables_share_until_the_last_of_them(world
 def test_a_renamed_dag_owns_its_hydrations_by_a_command(world, airflow, monkeypatch):
     """L6, its part about ownership: with who, when and why; not while the old one works."""
     running: set[tuple[str, str]] = set()
-    monkeypatch.setattr("airflow_provider_backpressure.cli.control._is_running", lambda *run: run in running)
+    monkeypatch.setattr("airflow_provider_backpressure.cli.manual_control._is_running", lambda *run: run in running)
     before, old = world.hydration, world.hydration.owner
 
     def register(owner: str) -> Hydration:

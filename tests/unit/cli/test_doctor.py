@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.cli.doctor import CHECKS, Subject, check_subjects, find_subjects
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import Avro, Debezium, JsonSchema, KafkaSource, Protobuf
 from tests.support.world import World, context
-from tests.unit.connectors.kafka.source.test_schemas import SECRET, answering
+from tests.unit.connectors.kafka.source.test_pinned_schemas import SECRET, answering
 
 FORMAT = Avro(registry_conn_id="registry")
 PATH = "/api/subjects/orders-value/versions"

@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import airflow_provider_backpressure
-from airflow_provider_backpressure.spark.registry import CONNECTORS
+from airflow_provider_backpressure.spark.readers_and_writers import CONNECTORS
 
 PACKAGE = Path(airflow_provider_backpressure.__file__).parent
 SYSTEMS = {*CONNECTORS, *CONNECTORS.values()}
 FOLDERS = ("channels", "connectors", "hooks", "ledger")
 REGISTRIES = {
-    "core/kinds.py",
+    "core/connector_kinds.py",
     "core/snapshot/plan.py",
     "openlineage.py",
     "provider_info.py",
     "sinks/__init__.py",
     "sources/__init__.py",
-    "spark/registry.py",
+    "spark/readers_and_writers.py",
     # Commands that look into a database itself, and those that set up a ledger in one.
     "cli/arguments.py",
     "cli/canary.py",
@@ -30,7 +30,7 @@ REGISTRIES = {
     # The ledger's own channel.
     "triggers/shared_ledger.py",
     # Patterns are quoted, and connections kept, as PostgreSQL does it.
-    "operators/table_set.py",
+    "operators/several_tables.py",
 }
 
 

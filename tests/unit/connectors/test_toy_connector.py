@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure import connectors
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
-from airflow_provider_backpressure.spark import registry
+from airflow_provider_backpressure.spark import readers_and_writers
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.support import lakes, toy_connectors
 from tests.support.local_runner import LocalRunner
@@ -24,7 +24,7 @@ from tests.support.local_runner import LocalRunner
 def lines(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The folder beside the others, and the line; both go with the test."""
     monkeypatch.setattr(connectors, "__path__", [*connectors.__path__, *toy_connectors.__path__])
-    monkeypatch.setitem(registry.CONNECTORS, "lines", "lines")
+    monkeypatch.setitem(readers_and_writers.CONNECTORS, "lines", "lines")
     yield import_module("airflow_provider_backpressure.connectors.lines.source.config").LinesSource
     for name in [name for name in sys.modules if name.startswith("airflow_provider_backpressure.connectors.lines")]:
         del sys.modules[name]

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import SliceResult
 from airflow_provider_backpressure.core.stage_metrics import (
     Level,
     Meter,

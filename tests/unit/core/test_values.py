@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json, endpoints_to_json
-from airflow_provider_backpressure.core.gate import hydration as phases
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate import hydration_record as phases
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning.range_size import rows_per_range
 from airflow_provider_backpressure.core.snapshot import ranges
+from airflow_provider_backpressure.core.snapshot.application_request import Request
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, cover
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag, number_ranges, slice_id
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     ChecksumSpec,
     Column,
     RangeResult,
@@ -25,8 +27,6 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     Transform,
     WriteSpec,
 )
-from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag, number_ranges, slice_id
-from airflow_provider_backpressure.core.snapshot.request import Request
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 

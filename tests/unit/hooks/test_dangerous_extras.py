@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 
 VALUE = "s3cret-value"
 PLACE = {"host": "there", "schema": "shop", "login": "reader", "password": "x"}

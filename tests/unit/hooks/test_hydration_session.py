@@ -7,9 +7,9 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
-from airflow_provider_backpressure.core.health_signals import Retention, Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Retention, Watched
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 from airflow_provider_backpressure.hooks.hydration_session import (
     OPENED,

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.connectors.kafka.connect import login_settings
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json, endpoints_to_json
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 
 SECRET = "s3cret-word"
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Query, Refresh, ReplicaLag
-from airflow_provider_backpressure.core.snapshot.messages import Transform
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.hooks.hydration_session import Declaration
 from airflow_provider_backpressure.hooks.recorded_declaration import (

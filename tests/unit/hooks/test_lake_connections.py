@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties im
 )
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink
 
 SECRET = "s3cret-word"
@@ -126,7 +126,7 @@ def test_declarations_that_cannot_be_meant_are_refused():
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
 def test_a_plan_in_the_ledger_leads_back_to_its_target(kind, tmp_path):
     """Commands have no DAG at hand: what the plan says of the target opens the same one."""
-    from airflow_provider_backpressure.core.snapshot.messages import Column
+    from airflow_provider_backpressure.core.snapshot.spark_messages import Column
     from airflow_provider_backpressure.hooks.recorded_declaration import SINKS
 
     catalog = {"name": "lake", "type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec
 from airflow_provider_backpressure.hooks.recorded_declaration import SOURCES
 from airflow_provider_backpressure.sources import MySQLSource, PostgresSource
 

@@ -7,8 +7,8 @@ import pytest
 
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint, endpoints_to_json
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.airflow_connections import endpoint, with_related
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, plain
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint, with_related
 from airflow_provider_backpressure.sources import Avro, KafkaSource
 
 SECRET = "s3cret-word"

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
-from airflow_provider_backpressure.hooks.spark import memory_url, open_runner
-from tests.unit.runners.test_submit import ENDPOINTS, PASSWORD, TAG, spec
+from airflow_provider_backpressure.hooks.spark_and_yarn import memory_url, open_runner
+from tests.unit.runners.test_submit_runner import ENDPOINTS, PASSWORD, TAG, spec
 
 RECORDED = Path(__file__).parent / "submissions"
 SCRIPT = """#!{python}

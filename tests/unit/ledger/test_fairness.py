@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget
-from airflow_provider_backpressure.core.gate.hydration import Permit
-from airflow_provider_backpressure.core.gate.queue import STAND_BY_SECONDS, Change
+from airflow_provider_backpressure.core.gate.cluster_queue import STAND_BY_SECONDS, Change
+from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange

@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, A
 from airflow_provider_backpressure.assets import hydrations_of
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
-from airflow_provider_backpressure.core.gate.hydration import Phase
-from airflow_provider_backpressure.core.planning import repair
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
+from airflow_provider_backpressure.core.planning import range_repair
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerUnavailable, RangeFailed, SourceRefused
@@ -521,7 +521,7 @@ def test_a_mirror_with_a_skipped_range_is_verified_without_it(world, transform):
     world.runner.failures[2] = [RangeFailed("unreadable")] * 3
     with pytest.raises(RangeFailed):
         lane(world, transform=transform).execute(given)
-    repair.skip(
+    range_repair.skip(
         world.ledger, world.sink, world.plan, world.ledger.range(world.plan.plan_id, 2), who="ada", why="unreadable"
     )
     lane(world, transform=transform).execute(given)

@@ -8,9 +8,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning import planner
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, RangeSpec
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from airflow_provider_backpressure.operators import (
     HydrateOperator,

@@ -9,10 +9,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_provider_backpressure.assets import hydrations_of
-from airflow_provider_backpressure.core.gate.hydration import Hydration, Phase
-from airflow_provider_backpressure.core.gate.queue import Shared
-from airflow_provider_backpressure.core.planning.repair import repair
-from airflow_provider_backpressure.core.snapshot.messages import RangeResult, RangeSpec
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase
+from airflow_provider_backpressure.core.planning.range_repair import repair
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.table_selection import TableName, match_tables
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,

@@ -12,17 +12,17 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading, Signal
 from airflow_provider_backpressure.core.progress.lag import Sight
 from airflow_provider_backpressure.core.progress.source_position import Unit
-from airflow_provider_backpressure.core.snapshot.messages import Transform
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.exceptions import LedgerUnavailable
 from airflow_provider_backpressure.plugins import permissions as access
 from airflow_provider_backpressure.plugins import routes as acts
-from airflow_provider_backpressure.plugins import task_links
+from airflow_provider_backpressure.plugins import task_and_job_links
 from airflow_provider_backpressure.plugins.app import make_app
 from airflow_provider_backpressure.plugins.permissions import OpenedLedger
 from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, MemorySource
@@ -320,8 +320,8 @@ def test_a_range_leads_to_its_task_and_its_job(
     client: TestClient, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ):
     """The log of the try that submitted it; the session in Spark's pages, without a login in its address."""
-    monkeypatch.setattr(task_links, "memory_url", lambda cluster: "http://ada:secret@spark:4040/")
-    monkeypatch.setattr(task_links, "_try_of", lambda found, by: 2)
+    monkeypatch.setattr(task_and_job_links, "memory_url", lambda cluster: "http://ada:secret@spark:4040/")
+    monkeypatch.setattr(task_and_job_links, "_try_of", lambda found, by: 2)
     hydration_id, plan_id = planned(ledger, 3)
     session, lane = "01234567-89ab-cdef-0123-456789abcdef", "orders/manual__1/hydrate.hydrate_ranges/3"
     ledger.admit(hydration_id, lane=lane, session_id=session, lease_seconds=60)
@@ -355,9 +355,9 @@ def test_the_try_that_submitted_a_range_began_before_its_credit_in_a_lane_only(
 ):
     """A sensor reserves the credit of a range that has a task of its own, before that task begins."""
     asked: list[datetime | None] = []
-    monkeypatch.setattr(task_links, "_try_of", lambda found, by: asked.append(by))
+    monkeypatch.setattr(task_and_job_links, "_try_of", lambda found, by: asked.append(by))
     monkeypatch.setattr(
-        task_links, "_of_one_range", lambda found, record: replace(found, task_id="submit", map_index=0)
+        task_and_job_links, "_of_one_range", lambda found, record: replace(found, task_id="submit", map_index=0)
     )
     hydration_id, plan_id = planned(ledger, 3)
     ledger.admit(hydration_id, lane=lane, session_id="", lease_seconds=60)
@@ -371,7 +371,7 @@ def test_the_try_that_submitted_a_range_began_before_its_credit_in_a_lane_only(
 def test_no_link_leads_to_what_is_no_page(
     client: TestClient, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch, address: str | None
 ):
-    monkeypatch.setattr(task_links, "memory_url", lambda cluster: address)
+    monkeypatch.setattr(task_and_job_links, "memory_url", lambda cluster: address)
     hydration_id, _ = planned(ledger, 3)
     ledger.admit(hydration_id, lane="x", session_id="01234567-89ab-cdef-0123-456789abcdef", lease_seconds=60)
     job = client.get(f"/api/hydrations/{hydration_id}/ranges/0").json()["job"]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.progress.rates_and_eta import Sample
 from airflow_provider_backpressure.core.progress.summary import FlowAt
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.plugins.routes import chart_columns

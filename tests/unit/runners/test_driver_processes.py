@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.runners import application as processes
-from airflow_provider_backpressure.runners.application import STALE_SECONDS, Folders, private
+from airflow_provider_backpressure.runners import driver_process_and_files as processes
+from airflow_provider_backpressure.runners.driver_process_and_files import STALE_SECONDS, Folders, private
 from airflow_provider_backpressure.runners.executor_memory import safe
 
 TAG = "bp:0123456789abcdef0123456789abcdef:7.0:1"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
-from airflow_provider_backpressure.core.admission import health_watch as looking
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
-from airflow_provider_backpressure.core.admission.watcher import SIGNALS, Watch
+from airflow_provider_backpressure.core.admission import health_measurements as looking
+from airflow_provider_backpressure.core.admission.gate_watcher import SIGNALS, Watch
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Query
-from airflow_provider_backpressure.core.gate.hydration import GateState, Permit, Phase, Refusal
-from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Permit, Phase, Refusal
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceUnavailable

@@ -6,8 +6,14 @@ from decimal import Decimal
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, PLACE, TOMBSTONE, find_place, list_marks
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.core.snapshot.topic_offsets import (
+    HIDDEN_PLACE,
+    PLACE,
+    TOMBSTONE,
+    find_place,
+    list_marks,
+)
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.stream_end import BAD, apart, append_end, complete, name_place, split_marks
 from airflow_provider_backpressure.spark.value_hash import BatchSum

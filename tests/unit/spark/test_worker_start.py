@@ -8,7 +8,7 @@ import pytest
 NOT_NEEDED = {"pandas", "pyarrow.compute", "airflow_provider_backpressure.spark.job"}
 COPY = f"""
 import json, sys
-from airflow_provider_backpressure.core.snapshot.messages import SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import SliceResult
 from airflow_provider_backpressure.connectors.postgres.tasks import copy
 from airflow_provider_backpressure.spark.task import outcome
 batch = outcome(lambda: SliceResult(slice_id="0", rows=1, bytes=2, checksum="ä"))
@@ -21,7 +21,7 @@ assert json.loads(row["result"])["checksum"] == "ä"
 FRAME = """
 import sys
 import pyarrow
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.spark import stream_end, value_hash
 from airflow_provider_backpressure.spark import frame_path
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy, read
@@ -41,7 +41,7 @@ assert "pandas" not in sys.modules
 """
 TOPIC = """
 import sys
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.connectors.kafka.tasks import read, values
 class Record:
     partition = offset = lambda self: 3

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from airflow_provider_backpressure.core.admission import health_watch as looking
+from airflow_provider_backpressure.core.admission import health_measurements as looking
 from airflow_provider_backpressure.core.config import ActiveSessions, Budget, Consistency
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.exceptions import (
@@ -25,7 +25,7 @@ from airflow_provider_backpressure.operators import PlanSnapshotOperator, Submit
 from airflow_provider_backpressure.triggers import AdmissionsTrigger, AdmissionTrigger, admission
 from airflow_provider_backpressure.triggers import shared_ledger as ledger
 from tests.support.world import TABLES, MemoryTable, World, context
-from tests.unit.triggers.test_idle_maintenance import Logged
+from tests.unit.triggers.test_between_runs import Logged
 
 
 @pytest.fixture

@@ -25,12 +25,12 @@ from airflow_provider_backpressure.connectors.kafka.source.formats import (
     Protobuf,
 )
 from airflow_provider_backpressure.core.config import Consistency, check_some, take_tuples
-from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.declaration_checks import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import Retention, Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Retention, Watched
 from airflow_provider_backpressure.core.ports import Source
-from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.core.snapshot.offsets import HIDDEN_PLACE, PLACE, TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.core.snapshot.topic_offsets import HIDDEN_PLACE, PLACE, TOMBSTONE
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 FORMATS = ("json", "raw")

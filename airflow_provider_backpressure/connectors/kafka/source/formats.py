@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
-from airflow_provider_backpressure.connectors.kafka import avro, protobuf
-from airflow_provider_backpressure.connectors.kafka.change_events import find_row
+from airflow_provider_backpressure.connectors.kafka import avro_schema, protobuf_schema
+from airflow_provider_backpressure.connectors.kafka.debezium_envelope import find_row
 from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
 from airflow_provider_backpressure.connectors.kafka.source import json_schema, key_text
 from airflow_provider_backpressure.connectors.kafka.source.key_text import Form
-from airflow_provider_backpressure.connectors.kafka.source.registry import AVRO, JSON, PROTOBUF, Version
+from airflow_provider_backpressure.connectors.kafka.source.schema_registry import AVRO, JSON, PROTOBUF, Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 CONN_TYPES = ("http",)
@@ -108,7 +108,9 @@ class Avro(Registered):
     def shape(self, version: Version, whole: str) -> Shape:
         """Return what records of a schema become; ``whole`` is the name of a value that is no record."""
         node = self._parse(version)
-        return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
+        return Shape(
+            types=avro_schema.column_types(node, whole, self.raw), is_whole=avro_schema.record_of(node) is None
+        )
 
     def identity(self) -> list[Any]:
         """Return what makes other columns of the same records."""
@@ -126,8 +128,8 @@ class Avro(Registered):
         """See :meth:`Registered.other_key`."""
         return key_text.other_avro_key(self._parse(version), self._parse(latest))
 
-    def _parse(self, version: Version) -> avro.Node:
-        return avro.parse(version.schema, [text for _, text in version.references])
+    def _parse(self, version: Version) -> avro_schema.Node:
+        return avro_schema.parse(version.schema, [text for _, text in version.references])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,18 +149,20 @@ class AvroEvents(Avro):
         """See :meth:`Avro.shape`. Of values the row's fields."""
         node = self._parse(version)
         if self.is_key:
-            return Shape(types=avro.column_types(node, whole, self.raw), is_whole=avro.record_of(node) is None)
+            return Shape(
+                types=avro_schema.column_types(node, whole, self.raw), is_whole=avro_schema.record_of(node) is None
+            )
         row = find_row(node, flattened=self.envelope.flattened)
         defaults = frozenset(each.name for each in row.fields if each.default is not None)
-        return Shape(types=avro.column_types(row, whole, self.raw), defaults=defaults)
+        return Shape(types=avro_schema.column_types(row, whole, self.raw), defaults=defaults)
 
     def settings(self) -> Mapping[str, Any]:
         """See :meth:`Avro.settings`."""
         format_ = {} if self.is_key else {"format": "avro-events"}
         return {**super().settings(), **format_, "events": self.envelope.to_json()}
 
-    def _parse(self, version: Version) -> avro.Node:
-        return avro.parse(version.schema, [text for _, text in version.references], connect=True)
+    def _parse(self, version: Version) -> avro_schema.Node:
+        return avro_schema.parse(version.schema, [text for _, text in version.references], connect=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +228,7 @@ class Protobuf(Registered):
         found = _load_protobuf(version).messages.get(self.message)
         if found is None:
             return Shape(types={}, misfit=f"it has no message {self.message}")
-        return Shape(types=protobuf.column_types(found, self.raw))
+        return Shape(types=protobuf_schema.column_types(found, self.raw))
 
     def describe_change(self, before: Version, latest: Version) -> str:
         """Return whether a format that names no message reads another one by now."""
@@ -252,8 +256,8 @@ class Protobuf(Registered):
         return {"message": self.message, "raw": list(self.raw)}
 
 
-def _load_protobuf(version: Version) -> protobuf.Schema:
-    return protobuf.load(version.schema, version.references)
+def _load_protobuf(version: Version) -> protobuf_schema.Schema:
+    return protobuf_schema.load(version.schema, version.references)
 
 
 @dataclass(frozen=True, kw_only=True)

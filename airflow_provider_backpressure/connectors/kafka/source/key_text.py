@@ -6,13 +6,13 @@ long as no two keys become one by that. A schema for which that does not hold is
 
 from collections.abc import Hashable, Mapping
 
-from airflow_provider_backpressure.connectors.kafka import avro, protobuf
+from airflow_provider_backpressure.connectors.kafka import avro_schema, protobuf_schema
 
 Form = Hashable
 """What decides the text of a value: two types of one form write each value of both as the same text."""
 
 
-def avro_form(node: avro.Node, inside: tuple[int, ...] = ()) -> Form:
+def avro_form(node: avro_schema.Node, inside: tuple[int, ...] = ()) -> Form:
     """Return the form of an Avro type. Names of types, defaults and documentation are no part of it."""
     if id(node) in inside:
         return "itself", len(inside) - inside.index(id(node))
@@ -32,9 +32,9 @@ def avro_form(node: avro.Node, inside: tuple[int, ...] = ()) -> Form:
 _SAME_TEXT = {"int": "long", "fixed": "bytes", "enum": "string"}
 
 
-def other_avro_key(writer: avro.Node, reader: avro.Node) -> str:
+def other_avro_key(writer: avro_schema.Node, reader: avro_schema.Node) -> str:
     """Return why a key of one schema is no key of another one; empty: it is, with the defaults of what it lacks."""
-    written, read = avro.record_of(writer), avro.record_of(reader)
+    written, read = avro_schema.record_of(writer), avro_schema.record_of(reader)
     if written is None and read is None:
         return ""
     if written is None or read is None:
@@ -45,16 +45,16 @@ def other_avro_key(writer: avro.Node, reader: avro.Node) -> str:
     return _describe(before, after, added)
 
 
-def protobuf_form(message: protobuf.Message, inside: tuple[int, ...] = ()) -> Form:
+def protobuf_form(message: protobuf_schema.Message, inside: tuple[int, ...] = ()) -> Form:
     """Return the form of a Protobuf message."""
     if id(message) in inside:
         return "itself", len(inside) - inside.index(id(message))
     inside = (*inside, id(message))
-    typed = message.name if message.name in (*protobuf.TYPED, *protobuf.WRAPPERS) else ""
+    typed = message.name if message.name in (*protobuf_schema.TYPED, *protobuf_schema.WRAPPERS) else ""
     return typed, tuple((each.name, _field_form(each, inside)) for each in message.fields)
 
 
-def _field_form(each: protobuf.Field, inside: tuple[int, ...]) -> Form:
+def _field_form(each: protobuf_schema.Field, inside: tuple[int, ...]) -> Form:
     of_kind: Form = None
     if each.message is not None:
         of_kind = (each.message.is_entry, protobuf_form(each.message, inside))
@@ -63,7 +63,7 @@ def _field_form(each: protobuf.Field, inside: tuple[int, ...]) -> Form:
     return each.number, each.kind, of_kind, each.repeated, each.presence
 
 
-def other_protobuf_key(writer: protobuf.Message, reader: protobuf.Message) -> str:
+def other_protobuf_key(writer: protobuf_schema.Message, reader: protobuf_schema.Message) -> str:
     """Return why a key of one message is no key of another one; empty: it is, as the other one reads it."""
     before = {each.name: _field_form(each, (id(writer),)) for each in writer.fields}
     after = {each.name: _field_form(each, (id(reader),)) for each in reader.fields}

@@ -9,9 +9,9 @@ from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_backpressure.connectors.kafka import metadata as identity
-from airflow_provider_backpressure.connectors.kafka.change_events import ENVELOPE
+from airflow_provider_backpressure.connectors.kafka import cluster_metadata as identity
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE
+from airflow_provider_backpressure.connectors.kafka.debezium_envelope import ENVELOPE
 from airflow_provider_backpressure.connectors.kafka.errors import loss, shortfall
 from airflow_provider_backpressure.connectors.kafka.record_columns import KEY, METADATA, VALUE, check_chosen
 from airflow_provider_backpressure.connectors.kafka.source.config import (
@@ -21,19 +21,25 @@ from airflow_provider_backpressure.connectors.kafka.source.config import (
     parse_start,
 )
 from airflow_provider_backpressure.connectors.kafka.source.formats import Format
-from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
-from airflow_provider_backpressure.connectors.kafka.source.offsets import ASSUMED_BYTES, Log, Mark, Marks, TopicLog
-from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, pin, to_columns, to_key
+from airflow_provider_backpressure.connectors.kafka.source.partition_offsets import (
+    ASSUMED_BYTES,
+    Log,
+    Mark,
+    Marks,
+    TopicLog,
+)
+from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import Pinned, pin, to_columns, to_key
+from airflow_provider_backpressure.connectors.kafka.source.retention_and_lag import TopicHealth
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, OffsetBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, Offsets, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice, Window
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow, Offsets, pack_pieces
 from airflow_provider_backpressure.exceptions import RESTART, InvalidDeclaration, SourceRefused
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
 from airflow_provider_backpressure.connectors.kafka.tasks.json_values import Records, each_part
 from airflow_provider_backpressure.core.snapshot.bounds import Part
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

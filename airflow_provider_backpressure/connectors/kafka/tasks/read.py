@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.kafka import metadata as identity
+from airflow_provider_backpressure.connectors.kafka import cluster_metadata as identity
+from airflow_provider_backpressure.connectors.kafka.cluster_metadata import open_client
 from airflow_provider_backpressure.connectors.kafka.connect import NEEDED, SUBSTITUTE, consumer
 from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, loss, translate_error, where
-from airflow_provider_backpressure.connectors.kafka.metadata import open_client
 from airflow_provider_backpressure.connectors.kafka.tasks import key_parts
-from airflow_provider_backpressure.connectors.kafka.tasks.values import (
+from airflow_provider_backpressure.connectors.kafka.tasks.record_batches import (
     to_batch,
     to_batch_with_bad,
     to_decoders,
@@ -29,7 +29,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.values import (
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds, Part, Piece, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ BUFFERS: dict[str, Any] = {
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the records of a slice. See :class:`..spark.registry.Reader`.
+    """Yield the records of a slice. See :class:`..spark.readers_and_writers.Reader`.
 
     Raises ``SourceRefused`` for a value that is not what its column says, where offsets of the slice are gone, and
     where the topic is another one than planned. An id is never used again: if it is the planned one behind the last
@@ -132,9 +132,9 @@ def _library() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., An
         from confluent_kafka import TopicPartition
     except ImportError:
         log.warning("%s is missing here: kafka-python reads instead, %s.", NEEDED, SUBSTITUTE.cost)
-        from airflow_provider_backpressure.connectors.kafka.tasks import pure_client
+        from airflow_provider_backpressure.connectors.kafka.tasks import kafka_python_client
 
-        return pure_client.consumer, pure_client.identity, pure_client.TopicPartition
+        return kafka_python_client.consumer, kafka_python_client.identity, kafka_python_client.TopicPartition
     return partial(consumer, **BUFFERS), _identity, TopicPartition
 
 

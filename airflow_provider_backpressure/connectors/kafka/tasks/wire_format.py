@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy
 import pyarrow
 
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_events import AvroEvents
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_values import AvroSchema
-from airflow_provider_backpressure.connectors.kafka.tasks.protobuf_values import ProtobufSchema
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_columns import AvroSchema
+from airflow_provider_backpressure.connectors.kafka.tasks.debezium_avro import AvroEvents
+from airflow_provider_backpressure.connectors.kafka.tasks.protobuf_columns import ProtobufSchema
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.spark.arrow_buffers import of_numbers
-from airflow_provider_backpressure.spark.types import carrier
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
 
 MAGIC, HEAD = 0, 5
 """The first byte, and how many there are before the value: it and the id in four."""

@@ -15,11 +15,11 @@ from deltalake.exceptions import (
 )
 from deltalake.table import TableMerger
 
-from airflow_provider_backpressure.connectors.lake.delta import actions as delta_files
 from airflow_provider_backpressure.connectors.lake.delta import features
-from airflow_provider_backpressure.connectors.lake.last_write import GONE, Settled
+from airflow_provider_backpressure.connectors.lake.delta import file_actions as delta_files
+from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
-from airflow_provider_backpressure.connectors.lake.metadata_files import (
+from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import (
     Notes,
     batches,
     complete_columns,
@@ -28,13 +28,13 @@ from airflow_provider_backpressure.connectors.lake.metadata_files import (
     times_folder,
 )
 from airflow_provider_backpressure.connectors.lake.storage import Place
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import StagedRows, check_arriving, require_files
-from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import StagedRows, check_arriving, require_files
+from airflow_provider_backpressure.connectors.lake.versioned_base_table import VersionedTable
 from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
 FENCE = "backpressure"
@@ -42,7 +42,7 @@ FENCE = "backpressure"
 
 
 class DeltaLakeTable(VersionedTable[DeltaTable]):
-    """Implements :class:`..connectors.lake.table.LakeTable`. A version is one of the log, a commit its next entry."""
+    """Implements :class:`..base_table.LakeTable`. A version is one of the log, a commit its next entry."""
 
     MISSING = (TableNotFoundError,)
 
@@ -64,7 +64,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         return schema
 
     def has_year_limit(self, mode: str) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.has_year_limit`. A merge writes bounds that no dataset reads."""
+        """See :meth:`..base_table.LakeTable.has_year_limit`. A merge writes bounds that no dataset reads."""
         return mode == Mode.UPSERT
 
     def create(self, schema: pyarrow.Schema) -> None:
@@ -72,7 +72,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         DeltaTable.create(path, schema, mode="ignore", configuration=bounded, storage_options=self._options)
 
     def add_columns(self, fields: Sequence[pyarrow.Field]) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.add_columns`. An entry of the log without files."""
+        """See :meth:`..base_table.LakeTable.add_columns`. An entry of the log without files."""
         table = self._load()
         features.check_features(table, self.name)
         table.alter.add_columns([Field.from_arrow(each) for each in fields])
@@ -83,7 +83,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         return super().begin(plan, clear=clear)
 
     def output(self, name: str) -> pyarrow.NativeFile:
-        """See :meth:`..connectors.lake.table.LakeTable.output`: what the log does not name, nobody sees."""
+        """See :meth:`..base_table.LakeTable.output`: what the log does not name, nobody sees."""
         return self._place.output(name)
 
     def drop(self, files: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
             self._place.delete(name)
 
     def tidy(self, plan_id: str) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.tidy`. What readers see stays, also where its note is gone."""
+        """See :meth:`..base_table.LakeTable.tidy`. What readers see stays, also where its note is gone."""
         table = self._find()
         if table is None:
             return
@@ -104,7 +104,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         return self._files
 
     def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.prune`. Transaction ids stay in the table's log."""
+        """See :meth:`..base_table.LakeTable.prune`. Transaction ids stay in the table's log."""
         number = sum(len(self._files.slices(each)) for each in plan_ids)
         for each in plan_ids:
             self._place.remove(marks_folder(each))
@@ -118,7 +118,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
 
     def erase(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.erase`. Marks in the table's log hinder nobody."""
+        """See :meth:`..base_table.LakeTable.erase`. Marks in the table's log hinder nobody."""
         holder = self.holder()
         if holder is not None:
             self.tidy(holder.plan_id)
@@ -131,7 +131,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         return all(name in active for name in files)
 
     def content(self) -> Content:
-        """See :meth:`..connectors.lake.table.LakeTable.content`.
+        """See :meth:`..base_table.LakeTable.content`.
 
         Where the log has no row count of a file, the file itself is read.
         """
@@ -147,13 +147,13 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         return Content.from_files(marks, visible, table=str(table.metadata().id), number=table.version())
 
     def is_rearranged(self, since: ContentVersion) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. Each entry of the log says it of its files."""
+        """See :meth:`..base_table.LakeTable.is_rearranged`. Each entry of the log says it of its files."""
         table = self._load()
         same = str(table.metadata().id) == since.table
         return same and delta_files.keeps_rows(self._place, since.number, table.version())
 
     def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows.
+        """See :meth:`..base_table.LakeTable.read`. A file that is gone has no rows.
 
         So has one that the log no longer names: a caller that names files knows how many rows they hold.
         """
@@ -180,7 +180,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
             raise SinkUnavailable(f"{self.name} does not answer: {error}") from strip_frames(error)
 
     def close(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.close`."""
+        """See :meth:`..base_table.LakeTable.close`."""
 
     def _load(self) -> DeltaTable:
         return DeltaTable(self._place.path, storage_options=self._options)

@@ -22,16 +22,16 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from airflow_provider_backpressure.connectors.lake.iceberg import files as iceberg_history
-from airflow_provider_backpressure.connectors.lake.iceberg import merge as iceberg_merge
+from airflow_provider_backpressure.connectors.lake.iceberg import data_files as iceberg_history
+from airflow_provider_backpressure.connectors.lake.iceberg import upsert as iceberg_merge
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import (
     IMPLEMENTATION,
     catalog_properties,
     place_of,
     to_pyiceberg_properties,
 )
-from airflow_provider_backpressure.connectors.lake.iceberg.files import Data, active, remove, scan_rows
-from airflow_provider_backpressure.connectors.lake.iceberg.merge import (
+from airflow_provider_backpressure.connectors.lake.iceberg.data_files import Data, active, remove, scan_rows
+from airflow_provider_backpressure.connectors.lake.iceberg.upsert import (
     BEFORE,
     LAST,
     OURS,
@@ -45,20 +45,20 @@ from airflow_provider_backpressure.connectors.lake.iceberg.merge import (
     read_holder,
     read_stream_positions,
 )
-from airflow_provider_backpressure.connectors.lake.last_write import Settled
+from airflow_provider_backpressure.connectors.lake.last_row_per_key import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
-from airflow_provider_backpressure.connectors.lake.metadata_files import (
+from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import (
     Notes,
     batches,
     complete_columns,
     marks_folder,
     times_folder,
 )
-from airflow_provider_backpressure.connectors.lake.versioned_table import VersionedTable
+from airflow_provider_backpressure.connectors.lake.versioned_base_table import VersionedTable
 from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
 _ONCE = {"commit.retry.num-retries": "0"}
@@ -66,7 +66,7 @@ _ONCE = {"commit.retry.num-retries": "0"}
 
 
 class IcebergTable(VersionedTable[Table]):
-    """Implements :class:`..connectors.lake.table.LakeTable` for a table in a catalog. A version is a snapshot."""
+    """Implements :class:`..base_table.LakeTable` for a table in a catalog. A version is a snapshot."""
 
     MISSING = (NoSuchTableError, NoSuchNamespaceError)
 
@@ -89,7 +89,7 @@ class IcebergTable(VersionedTable[Table]):
         return None if table is None else iceberg_history.schema_of(table, self.name)
 
     def check(self, schema: pyarrow.Schema) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.check`.
+        """See :meth:`..base_table.LakeTable.check`.
 
         Iceberg holds them all, small integers as larger ones.
         """
@@ -98,11 +98,11 @@ class IcebergTable(VersionedTable[Table]):
         return iceberg_history.to_stored_schema(schema)
 
     def has_year_limit(self, mode: str) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.has_year_limit`. pyiceberg makes Python's dates of bounds."""
+        """See :meth:`..base_table.LakeTable.has_year_limit`. pyiceberg makes Python's dates of bounds."""
         return True
 
     def create(self, schema: pyarrow.Schema) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.create`. The namespace too."""
+        """See :meth:`..base_table.LakeTable.create`. The namespace too."""
         if self._find() is not None:
             return
         namespace, _, _ = self.name.rpartition(".")
@@ -117,12 +117,12 @@ class IcebergTable(VersionedTable[Table]):
             return
 
     def add_columns(self, fields: Sequence[pyarrow.Field]) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.add_columns`. Another schema of the table, and no snapshot."""
+        """See :meth:`..base_table.LakeTable.add_columns`. Another schema of the table, and no snapshot."""
         with self._load().update_schema() as update:
             update.union_by_name(pyarrow.schema(fields))
 
     def output(self, name: str) -> pyarrow.NativeFile:
-        """See :meth:`..connectors.lake.table.LakeTable.output`: what no snapshot names, nobody sees."""
+        """See :meth:`..base_table.LakeTable.output`: what no snapshot names, nobody sees."""
         return self._load_data().output(name)
 
     def drop(self, files: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class IcebergTable(VersionedTable[Table]):
                 data.delete(name)
 
     def tidy(self, plan_id: str) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.tidy`.
+        """See :meth:`..base_table.LakeTable.tidy`.
 
         Iceberg's own removal of orphan files does it with data files, and does it best.
         """
@@ -142,13 +142,13 @@ class IcebergTable(VersionedTable[Table]):
         return self._files or self._notes(self._load())
 
     def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.prune`. They are not counted: the storage is not listed."""
+        """See :meth:`..base_table.LakeTable.prune`. They are not counted: the storage is not listed."""
         for each in plan_ids:
             Data(self._load(), folder=f"{marks_folder(each)}/").remove()
         return 0
 
     def remove(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.remove`.
+        """See :meth:`..base_table.LakeTable.remove`.
 
         What dead attempts have left stays: the storage is not listed.
         """
@@ -169,7 +169,7 @@ class IcebergTable(VersionedTable[Table]):
         return (*kept, *([notes.path("")] if notes.there() else ()))
 
     def erase(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.erase`.
+        """See :meth:`..base_table.LakeTable.erase`.
 
         What snapshots say of the slices that they brought stays.
         """
@@ -187,7 +187,7 @@ class IcebergTable(VersionedTable[Table]):
         return all(data.path(name) in found for name in files)
 
     def content(self) -> Content:
-        """See :meth:`..connectors.lake.table.LakeTable.content`.
+        """See :meth:`..base_table.LakeTable.content`.
 
         ``SinkRefused`` where rows are deleted beside their files.
         """
@@ -211,12 +211,12 @@ class IcebergTable(VersionedTable[Table]):
         )
 
     def is_rearranged(self, since: ContentVersion) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. Each snapshot says it by its operation."""
+        """See :meth:`..base_table.LakeTable.is_rearranged`. Each snapshot says it by its operation."""
         table = self._load()
         return str(table.metadata.table_uuid) == since.table and iceberg_history.keeps_rows(table, since.number)
 
     def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
+        """See :meth:`..base_table.LakeTable.read`. A file that is gone has no rows."""
         table = self._load()
         if files is None:
             yield from scan_rows(table, columns)

@@ -10,16 +10,16 @@ import pyarrow
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from airflow_provider_backpressure.connectors.lake.last_write import Settled
+from airflow_provider_backpressure.connectors.lake.base_table import format_foreign_files
+from airflow_provider_backpressure.connectors.lake.last_row_per_key import Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_missing_table
-from airflow_provider_backpressure.connectors.lake.metadata_files import MARK, Notes, batches, footer, times_folder
-from airflow_provider_backpressure.connectors.lake.parquet.atomic_put import Folder, open_folder
+from airflow_provider_backpressure.connectors.lake.parquet.atomic_writes_and_lock import Folder, open_folder
+from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import MARK, Notes, batches, footer, times_folder
 from airflow_provider_backpressure.connectors.lake.storage import Place
-from airflow_provider_backpressure.connectors.lake.table import format_foreign_files
 from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, strip_frames
 
 PLAN = f"{FOLDER}/plan.json"
@@ -33,7 +33,7 @@ def file_of(plan_id: str, slice_id: str) -> str:
 
 
 class ParquetTable:
-    """Implements :class:`..connectors.lake.table.LakeTable`. Files appear whole under their name, or not at all."""
+    """Implements :class:`..base_table.LakeTable`. Files appear whole under their name, or not at all."""
 
     merges = False
     file_bytes = None
@@ -46,14 +46,14 @@ class ParquetTable:
         self.identity = f"parquet://{path if self._place.local else path.removeprefix('s3://')}"
 
     def schema(self) -> pyarrow.Schema | None:
-        """See :meth:`..connectors.lake.table.LakeTable.schema`: that of a file, since all are to be alike."""
+        """See :meth:`..base_table.LakeTable.schema`: that of a file, since all are to be alike."""
         for info in self._visible():
             with self._place.input(info.base_name) as stream:
                 return pq.ParquetFile(stream).schema_arrow
         return None
 
     def check(self, schema: pyarrow.Schema) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.check`: Parquet holds them all."""
+        """See :meth:`..base_table.LakeTable.check`: Parquet holds them all."""
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
         return schema
@@ -62,11 +62,11 @@ class ParquetTable:
         return False
 
     def create(self, schema: pyarrow.Schema) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.create`: a folder comes with its first file."""
+        """See :meth:`..base_table.LakeTable.create`: a folder comes with its first file."""
         self._folder.check_publishing()
 
     def add_columns(self, fields: Sequence[pyarrow.Field]) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.add_columns`: all files of a folder are to be alike."""
+        """See :meth:`..base_table.LakeTable.add_columns`: all files of a folder are to be alike."""
         names = ", ".join(field.name for field in fields)
         raise SinkRefused(
             f"{self.name} cannot be given the column {names}: its files have the columns they have. Leave it "
@@ -81,7 +81,7 @@ class ParquetTable:
         return Holder.from_json(found.decode()) if found else None
 
     def check_history(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.check_history`.
+        """See :meth:`..base_table.LakeTable.check_history`.
 
         A folder has none but the plan that it is held by.
         """
@@ -89,7 +89,7 @@ class ParquetTable:
             raise SinkRefused(format_missing_table(self.name))
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.begin`. A writer of a file is refused meanwhile."""
+        """See :meth:`..base_table.LakeTable.begin`. A writer of a file is refused meanwhile."""
         with self._folder.hold_fence():
             if plan.increment:
                 self.check_history()
@@ -113,7 +113,7 @@ class ParquetTable:
             return holder.epoch + 1
 
     def marks(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Mark]:
-        """See :meth:`..connectors.lake.table.LakeTable.marks`. Each footer is read once."""
+        """See :meth:`..base_table.LakeTable.marks`. Each footer is read once."""
         if slice_ids is not None:
             names = [file_of(plan_id, each) for each in slice_ids]
             infos = [each for each in self._folder.infos(names) if each.type == fs.FileType.File]
@@ -123,14 +123,14 @@ class ParquetTable:
         return {mark.slice_id: mark for mark in marks if mark is not None}
 
     def count_committed(self, plan_id: str) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.count_committed`: a file under a slice's name is whole."""
+        """See :meth:`..base_table.LakeTable.count_committed`: a file under a slice's name is whole."""
         return sum(_plan_of(each.base_name) == plan_id for each in self._visible())
 
     def output(self, name: str) -> pyarrow.NativeFile:
         return self._folder.output(name)
 
     def commit(self, attempt: Attempt, mark: Mark, write: WriteSpec, settled: Settled | None = None) -> Mark:
-        """See :meth:`..connectors.lake.table.LakeTable.commit`.
+        """See :meth:`..base_table.LakeTable.commit`.
 
         An attempt that the fence has passed finds its file gone.
         """
@@ -163,7 +163,7 @@ class ParquetTable:
         self._place.remove(times_folder(plan_id))
 
     def prune(self, plan_ids: Sequence[str], *, below: int) -> int:
-        """See :meth:`..connectors.lake.table.LakeTable.prune`: marks are in the files of the rows."""
+        """See :meth:`..base_table.LakeTable.prune`: marks are in the files of the rows."""
         return 0
 
     def discard(self, plan_id: str, slice_id: str) -> bool:
@@ -182,15 +182,15 @@ class ParquetTable:
         return (f"{self._place.path}/{FOLDER}",) if self._place.holds(FOLDER) else ()
 
     def erase(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.erase`. Marks in the files' own footers hinder nobody."""
+        """See :meth:`..base_table.LakeTable.erase`. Marks in the files' own footers hinder nobody."""
         self._place.remove(FOLDER)
 
     def current(self, files: Sequence[str]) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.current`: nobody rewrites the files of a folder."""
+        """See :meth:`..base_table.LakeTable.current`: nobody rewrites the files of a folder."""
         return True
 
     def find_strangers(self, plan_id: str, *, alone: bool) -> list[str]:
-        """See :meth:`..connectors.lake.table.LakeTable.find_strangers`.
+        """See :meth:`..base_table.LakeTable.find_strangers`.
 
         Files of earlier plans are known by their names.
         """
@@ -201,7 +201,7 @@ class ParquetTable:
         return sorted(name for name in strange if footer(self._place, name).num_rows) + self._foreign()
 
     def content(self) -> Content:
-        """See :meth:`..connectors.lake.table.LakeTable.content`. Of every plan: each file has its mark.
+        """See :meth:`..base_table.LakeTable.content`. Of every plan: each file has its mark.
 
         A range that is repaired has a file of the same name, which is younger.
         """
@@ -213,11 +213,11 @@ class ParquetTable:
         return Content.from_files((mark for mark in marks if mark is not None), visible, ages=ages)
 
     def is_rearranged(self, since: ContentVersion) -> bool:
-        """See :meth:`..connectors.lake.table.LakeTable.is_rearranged`. A folder does not say what became of a file."""
+        """See :meth:`..base_table.LakeTable.is_rearranged`. A folder does not say what became of a file."""
         return False
 
     def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """See :meth:`..connectors.lake.table.LakeTable.read`. A file that is gone has no rows."""
+        """See :meth:`..base_table.LakeTable.read`. A file that is gone has no rows."""
         for name in [info.base_name for info in self._visible()] if files is None else files:
             with contextlib.suppress(FileNotFoundError):
                 yield from batches(self._place.input(name), columns)
@@ -236,7 +236,7 @@ class ParquetTable:
             raise SinkUnavailable(f"{self.name} does not answer: {error}") from strip_frames(error)
 
     def close(self) -> None:
-        """See :meth:`..connectors.lake.table.LakeTable.close`."""
+        """See :meth:`..base_table.LakeTable.close`."""
 
     def _move_fence(self, holder: Holder) -> None:
         """Let a plan hold the table under its epoch. In this order: an attempt looks at the fence and then commits."""

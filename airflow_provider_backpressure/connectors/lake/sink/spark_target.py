@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Holder
-from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_key, check_window
+from airflow_provider_backpressure.connectors.lake.sink.target_base import FilesTarget, check_key, check_window
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     MAINTAIN_EVERY,
     MARKS,
@@ -22,7 +22,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_settling,
     pack_state,
 )
-from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     FORMATS,
     SparkTable,
@@ -30,13 +30,13 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
     open_table,
     translate_errors,
 )
-from airflow_provider_backpressure.connectors.lake.tasks.spark_table import describe_query
+from airflow_provider_backpressure.connectors.lake.tasks.spark_write import describe_query
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_start_positions
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow, find_start_positions
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused, SinkUnavailable
 
 log = logging.getLogger(__name__)

@@ -6,20 +6,20 @@ from dataclasses import asdict, replace
 
 import pyarrow
 
+from airflow_provider_backpressure.connectors.lake.base_table import LakeTable, query_of
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
 from airflow_provider_backpressure.connectors.lake.row_versions import inherit_versions
-from airflow_provider_backpressure.connectors.lake.sink.files_target import FilesTarget, check_key, check_window
-from airflow_provider_backpressure.connectors.lake.table import LakeTable, query_of
+from airflow_provider_backpressure.connectors.lake.sink.target_base import FilesTarget, check_key, check_window
 from airflow_provider_backpressure.connectors.lake.tasks import quarantine as beside_it
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, format_suffix
 from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.stage_metrics import Flow, flow_of
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
-from airflow_provider_backpressure.spark.types import arrow_schema
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
 
 
 def check_mode(table: LakeTable, mode: Mode, key: Sequence[str], columns: Sequence[Column]) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.declaration_checks import Declared
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -61,6 +61,6 @@ class LandedSource(Declared):
 
     def open(self, endpoint: Endpoint) -> "Source":
         """Return the source; it looks at the first question."""
-        from airflow_provider_backpressure.connectors.lake.source.table import LandedTable
+        from airflow_provider_backpressure.connectors.lake.source.landed_table import LandedTable
 
         return LandedTable(self.lake.open(endpoint), endpoint=endpoint, conn_id=self.lake.conn_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_backpressure.connectors.lake.source.spark_names import quote
+from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import quote
 from airflow_provider_backpressure.connectors.lake.source.spark_types import KeyKind
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_backpressure.core.config import Consistency, check_some, take_tuples
-from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.declaration_checks import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 if TYPE_CHECKING:
-    from airflow_provider_backpressure.connectors.lake.source.spark_table import SparkCatalogTable
+    from airflow_provider_backpressure.connectors.lake.source.spark_catalog_table import SparkCatalogTable
 
 MOST_TASKS = 64
 
@@ -59,8 +59,8 @@ class SparkSource(Declared):
 
     def open(self, endpoint: Endpoint) -> "SparkCatalogTable":
         """Return the source; it connects at the first question. The name is checked here."""
-        from airflow_provider_backpressure.connectors.lake.source.spark_names import CatalogName
-        from airflow_provider_backpressure.connectors.lake.source.spark_table import SparkCatalogTable
-        from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+        from airflow_provider_backpressure.connectors.lake.source.spark_catalog_table import SparkCatalogTable
+        from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import CatalogName
+        from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 
         return SparkCatalogTable(self, SqlSession(endpoint), name=CatalogName.parse(self.table))

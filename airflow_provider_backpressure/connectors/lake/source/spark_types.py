@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql import types as spark
 
-from airflow_provider_backpressure.connectors.lake.source.spark_names import quote
-from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.spark.types import postgres_type
+from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import quote
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.spark.postgres_to_spark_types import postgres_type
 
 BINARY = "UTF8_BINARY"
 """Spark's order of texts: that of their bytes."""

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.bounds import LOG, OffsetBounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 
 KEY = "backpressure"
 """Name of a note in the commit that carries it, and beginning of our table properties."""

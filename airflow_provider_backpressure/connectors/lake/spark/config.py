@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_backpressure.core.config import Mode, taken_key
-from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.declaration_checks import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -64,7 +64,7 @@ class SparkTableSink(Declared):
     def open(self, endpoint: Endpoint) -> "SparkTableTarget":
         """Return the sink; it connects at the first question. The name is checked here."""
         from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
-        from airflow_provider_backpressure.connectors.lake.spark.session import SqlSession
+        from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 
         if not _NAME.fullmatch(self.table):
             raise InvalidDeclaration(f"SparkTableSink.table must be catalog.schema.table, not {self.table!r}.")

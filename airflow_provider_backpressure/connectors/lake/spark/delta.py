@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.session import clone_session
+from airflow_provider_backpressure.connectors.lake.spark.sql_session import clone_session
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused

@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
-from airflow_provider_backpressure.connectors.lake.spark.session import disable_cache
+from airflow_provider_backpressure.connectors.lake.spark.sql_session import disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable

@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow
 
+from airflow_provider_backpressure.connectors.lake.base_table import LakeTable, address_of, open_table
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark, mint_nonce
-from airflow_provider_backpressure.connectors.lake.table import LakeTable, address_of, open_table
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import Files, cast
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkUnavailable
-from airflow_provider_backpressure.spark.types import Row, alone, arrow_schema, full, kept_of, key_of
+from airflow_provider_backpressure.spark.postgres_to_spark_types import Row, alone, arrow_schema, full, kept_of, key_of
 
 ENDING = "_quarantine"
 COLUMNS = (

@@ -6,11 +6,11 @@ from contextlib import closing
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import cast
+from airflow_provider_backpressure.connectors.lake.base_table import LakeTable, open_table
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import cast
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import (
     RESTART,
     InvalidDeclaration,
@@ -19,14 +19,14 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.spark.types import arrow_schema
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 _MOVED = f"the table was written since it was planned. If its rows are right, {RESTART}"
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a slice. See :class:`..spark.registry.Reader`.
+    """Yield the rows of a slice. See :class:`..spark.readers_and_writers.Reader`.
 
     Raises ``SourceRefused`` behind the last row where files hold others than were landed, or have gone: count and
     checksum are those of their marks. The slice is not committed then.

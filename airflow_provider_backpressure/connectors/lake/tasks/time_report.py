@@ -5,8 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from airflow_provider_backpressure.connectors.lake.base_table import LakeTable
 from airflow_provider_backpressure.connectors.lake.markers import Attempt
-from airflow_provider_backpressure.connectors.lake.table import LakeTable
 from airflow_provider_backpressure.core.stage_metrics import times_of
 from airflow_provider_backpressure.spark.reader_timings import peek
 

@@ -6,17 +6,17 @@ from contextlib import closing
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.lake.last_write import Order, within
+from airflow_provider_backpressure.connectors.lake.base_table import LakeTable, open_table
+from airflow_provider_backpressure.connectors.lake.last_row_per_key import Order, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
-from airflow_provider_backpressure.connectors.lake.table import LakeTable, open_table
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_files import Files, cast, check_years, to_row
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import Files, cast, check_years, to_row
 from airflow_provider_backpressure.connectors.lake.tasks.quarantine import QuarantineWriter
 from airflow_provider_backpressure.connectors.lake.tasks.time_report import report_times
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
-from airflow_provider_backpressure.core.snapshot.messages import (
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
     ChecksumSpec,
     RangeSpec,
     SliceResult,
@@ -24,6 +24,7 @@ from airflow_provider_backpressure.core.snapshot.messages import (
     columns_from_json,
 )
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import (
     apart,
@@ -33,7 +34,6 @@ from airflow_provider_backpressure.spark.stream_end import (
     split_marks,
     to_one_slice,
 )
-from airflow_provider_backpressure.spark.types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 
@@ -43,7 +43,7 @@ def write(
     batches: Iterable[pyarrow.RecordBatch],
     read_at: Callable[[], str] | None = None,
 ) -> SliceResult:
-    """Write the rows of a range exactly once, as its first slice. See :class:`..spark.registry.Writer`."""
+    """Write the rows of a range exactly once, as its first slice. See :class:`..spark.readers_and_writers.Writer`."""
     attempt = Attempt.create(spec, to_one_slice(spec))
     with closing(open_table(spec.write.kind, spec.write.plan_table, sink)) as table:
         with table.translate_errors():
@@ -56,7 +56,7 @@ def write(
 
 
 def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
-    """Count and hash the values in a table's files. See :class:`..spark.registry.Writer`."""
+    """Count and hash the values in a table's files. See :class:`..spark.readers_and_writers.Writer`."""
     query = json.loads(spec.query)
     schema = arrow_schema(columns_from_json(query["columns"]))
     window = Window(**query["window"]) if query["window"] else None

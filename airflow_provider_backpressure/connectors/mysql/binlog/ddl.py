@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Statement
+from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import Statement
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 
 _SKIPPED = r"/\*(?!!).*?\*/|/\*!\d*|\*/|--(?=\s|$)[^\n]*|#[^\n]*"

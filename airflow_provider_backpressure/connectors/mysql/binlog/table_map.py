@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 
-from airflow_provider_backpressure.connectors.mysql.binlog.values import Bytes
+from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import Bytes
 
 
 class Code(IntEnum):

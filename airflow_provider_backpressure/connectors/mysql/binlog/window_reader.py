@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Charsets, Row, RowReader, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, Followed, effect
-from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import (
+from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import (
     Event,
     Kind,
     gtid_of,
@@ -16,7 +17,6 @@ from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import (
     unpack_transaction,
     xid_of,
 )
-from airflow_provider_backpressure.connectors.mysql.binlog.row_decoder import Charsets, Row, RowReader, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_name, table_number, table_of
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet

@@ -15,11 +15,11 @@ from airflow_provider_backpressure.connectors.relational.key_choice import (
     split_by_column,
     split_by_key,
 )
-from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly, list_pieces
+from airflow_provider_backpressure.connectors.relational.range_pieces import cut_evenly, list_pieces
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import Column
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot, shorten
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 
 log = logging.getLogger(__name__)

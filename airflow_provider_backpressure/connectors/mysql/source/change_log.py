@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pymysql
 
-from airflow_provider_backpressure.connectors.mysql.binlog import dump_stream as stream
+from airflow_provider_backpressure.connectors.mysql.binlog import event_stream as stream
 from airflow_provider_backpressure.connectors.mysql.binlog_position import (
     SETTLED_SECONDS,
     Place,
@@ -27,8 +27,8 @@ from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemCl
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 

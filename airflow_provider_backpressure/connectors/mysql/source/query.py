@@ -9,7 +9,7 @@ from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.identifiers import KeyColumn, TableName, conditions, within_window
 from airflow_provider_backpressure.connectors.mysql.source.types import long, size
 from airflow_provider_backpressure.connectors.relational import ASSUMED_ROW_BYTES, COUNTABLE_ROWS, UNEVEN, Size
-from airflow_provider_backpressure.connectors.relational.keyed_table import CutTable
+from airflow_provider_backpressure.connectors.relational.range_pieces import CutTable
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 
 

@@ -31,13 +31,13 @@ from airflow_provider_backpressure.connectors.relational.key_choice import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream, from_gtids
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogBounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.table_selection import TableName as SelectedTable
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 

@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow
 import pymysql
 
-from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import stream_rows
+from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import stream_rows
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import TEXT_REMEDY, Errors, code, words
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RESTART, RangeFailed, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.spark.types import carrier
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
 
 SOURCE = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 
@@ -65,7 +65,7 @@ _GONE = frozenset({1054, 1146})
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a slice. See :class:`..spark.registry.Reader`.
+    """Yield the rows of a slice. See :class:`..spark.readers_and_writers.Reader`.
 
     Raises ``SourceRefused`` for a statement that cannot be run and for a value that its column's counterpart in Spark
     cannot hold, ``SourceUnavailable`` where the source does not answer or breaks off.

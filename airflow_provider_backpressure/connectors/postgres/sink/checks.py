@@ -17,18 +17,18 @@ from airflow_provider_backpressure.connectors.postgres.connect import (
     run_together,
 )
 from airflow_provider_backpressure.connectors.postgres.identifiers import MAX_BYTES, QualifiedName, join_names
-from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import (
+from airflow_provider_backpressure.connectors.postgres.sink.text_casts import find_text_casts
+from airflow_provider_backpressure.connectors.postgres.sink.upsert_checks import (
     KEYED,
     Fitting,
     against_encoding,
     against_exchange,
     against_staging,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.text_casts import find_text_casts
 from airflow_provider_backpressure.connectors.postgres.type_definitions import OWN, read_definitions
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.config import Log, Mode
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 _REASONS = {

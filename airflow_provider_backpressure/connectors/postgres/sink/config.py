@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from airflow_provider_backpressure.core.config import Mode, check_quarantine, taken_key
-from airflow_provider_backpressure.core.declarations import Declared
+from airflow_provider_backpressure.core.declaration_checks import Declared
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports.sink import Sink
 
@@ -68,7 +68,7 @@ class PostgresSink(Declared):
 
     def open_stream(self, endpoint: Endpoint, stream: str) -> Sink:
         """Return where a log is replayed that this target shares with others. ``stream``: the id of its hydration."""
-        from airflow_provider_backpressure.connectors.postgres.sink.stream_target import PostgresStreamTarget
+        from airflow_provider_backpressure.connectors.postgres.sink.shared_log_target import PostgresStreamTarget
 
         return PostgresStreamTarget(self, endpoint, stream)
 

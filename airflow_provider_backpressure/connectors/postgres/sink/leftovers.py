@@ -13,7 +13,6 @@ from airflow_provider_backpressure.connectors.postgres.sink.checks import (
     describe_undurable,
     list_undurable,
 )
-from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import find_numbers, is_another, mark_consistent
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import (
     find_range_index,
@@ -22,6 +21,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.range_conditions imp
 from airflow_provider_backpressure.connectors.postgres.sink.sequences import advance, find_sequences
 from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import drop_shadows, shadows_of
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
+from airflow_provider_backpressure.connectors.postgres.sink.upsert_checks import KEYED
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.snapshot.plan import Plan

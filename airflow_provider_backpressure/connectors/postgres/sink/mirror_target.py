@@ -24,8 +24,8 @@ from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
-from airflow_provider_backpressure.core.snapshot.messages import WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 _ORDERED_TEXT = frozenset({"text", "bpchar"})

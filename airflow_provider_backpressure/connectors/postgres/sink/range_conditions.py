@@ -21,8 +21,8 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     NullBounds,
     OffsetBounds,
 )
-from airflow_provider_backpressure.core.snapshot.messages import Window, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window, WriteSpec
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from airflow_provider_backpressure.exceptions import SinkRefused, Transient
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, quote
 from airflow_provider_backpressure.connectors.postgres.sink.clone_ddl import alike, creation
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import create_table, definition
-from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 _DIGITS = 16

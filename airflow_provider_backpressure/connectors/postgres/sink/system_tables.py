@@ -13,10 +13,10 @@ from airflow_provider_backpressure.connectors.postgres.identifiers import (
     QualifiedName,
     join_names,
 )
-from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.postgres.connect import Query
-from airflow_provider_backpressure.core.snapshot.offsets import find_start_positions
+from airflow_provider_backpressure.core.snapshot.topic_offsets import find_start_positions
 
 PLAN, COMMIT = "backpressure_plan", "backpressure_commit"
 FRONTIER, QUARANTINE = "backpressure_frontier", "backpressure_quarantine"

@@ -8,7 +8,6 @@ from typing import TypeVar
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.attempts import LOCK_WAIT, patiently
 from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, Connection, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
@@ -41,6 +40,12 @@ PUBLISH = "publish"
 """Stands for a slice in tags and markers: the swap's own marker is written in its transaction."""
 SNAPSHOT_SECONDS = 300.0
 """How long to wait for transactions with an older view of the database."""
+LOCK_WAIT = "500ms"
+"""How long a lock is waited for, with readers behind it; less than the second after which deadlocks are looked for."""
+IN_USE = PollPolicy(initial=1.0, factor=2.0, maximum=16.0)
+"""Waits between two tries, in which readers get through."""
+IN_USE_SECONDS = 31.0
+"""Time for all tries."""
 _BROKEN: dict[type[psycopg.Error], str] = {
     psycopg.errors.UniqueViolation: "some of them have the same key",
     psycopg.errors.ForeignKeyViolation: "some of them refer to rows that are not there",
@@ -53,6 +58,25 @@ def open_session(endpoint: Endpoint, plan: Plan, *, errors: Errors) -> Session:
     settings = {"lock_timeout": LOCK_WAIT, **DURABLE, **EVERY_ROW}
     name = attempt_tag(plan.plan_id, PUBLISH, 0)
     return Session(endpoint, errors=errors, settings=settings, application_name=name)
+
+
+def patiently(session: Session, work: Callable[[Connection], T], *, about: QualifiedName, clock: Clock) -> T:
+    """Do it in a transaction of a session with :data:`LOCK_WAIT`; where others are in the way, try again a few times.
+
+    ``SinkUnavailable`` where they are in the way each time.
+    """
+    for number in IN_USE.tries(timeout=IN_USE_SECONDS, clock=clock):
+        try:
+            return session.transaction(work)
+        except SinkUnavailable as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
+                raise
+            refusal = error
+        log.info("%s is in use: try %d to publish its new rows failed.", about, number)
+    raise SinkUnavailable(
+        f"{about} was locked by other transactions at each of {number} tries to publish its new rows, which must not "
+        "keep its readers waiting: a retry continues from here."
+    ) from refusal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from psycopg.rows import class_row
 
-from airflow_provider_backpressure.connectors.postgres.attempts import (
+from airflow_provider_backpressure.connectors.postgres.attempt_sessions import (
     end_connections,
     plan_prefix,
     read_activities,
@@ -29,7 +29,7 @@ from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.sink.checks import check_fit
-from airflow_provider_backpressure.connectors.postgres.sink.keyed_writes import KEYED, Fitting
+from airflow_provider_backpressure.connectors.postgres.sink.comparison_snapshot import PostgresTargetMoment
 from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     Traces,
     check_history,
@@ -40,7 +40,6 @@ from airflow_provider_backpressure.connectors.postgres.sink.leftovers import (
     remove_rows,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.mirror_target import PostgresMirror, forget_writes
-from airflow_provider_backpressure.connectors.postgres.sink.moment import PostgresTargetMoment
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
     OWN,
     READ_MARKERS,
@@ -86,17 +85,18 @@ from airflow_provider_backpressure.connectors.postgres.sink.system_tables import
     quarantine_table,
 )
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH, Publishing, open_session
+from airflow_provider_backpressure.connectors.postgres.sink.upsert_checks import KEYED, Fitting
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.ports.moments import TargetMoment
+from airflow_provider_backpressure.core.ports.comparison_snapshots import TargetMoment
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ class PostgresTarget:
                 publishing.publish()
 
     def scratch(self, digits: str, *, indexes: bool = True) -> ScratchSink:
-        from airflow_provider_backpressure.connectors.postgres.sink.scratch_table import PostgresScratch
+        from airflow_provider_backpressure.connectors.postgres.sink.probe_table import PostgresScratch
 
         return PostgresScratch(self._declared, self._endpoint, digits=digits, indexes=indexes)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Session
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 
 
 def find_text_casts(session: Session, columns: Sequence[Column]) -> list[str]:

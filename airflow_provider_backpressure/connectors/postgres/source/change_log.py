@@ -27,7 +27,7 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
     slot_name,
 )
 from airflow_provider_backpressure.connectors.postgres.source.checks import PUBLISHES_GENERATED
-from airflow_provider_backpressure.connectors.postgres.table_files import (
+from airflow_provider_backpressure.connectors.postgres.table_storage import (
     lock_statement,
     may_select,
     read_storage,
@@ -35,10 +35,10 @@ from airflow_provider_backpressure.connectors.postgres.table_files import (
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import size
+from airflow_provider_backpressure.core.health_signal_declarations import size
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.replay_window import BYTES
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,

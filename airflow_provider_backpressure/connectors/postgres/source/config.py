@@ -8,7 +8,7 @@ from typing import ClassVar
 from airflow_provider_backpressure.connectors.relational.config import TableSource, make_stream
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import WalHeadroom, Watched
+from airflow_provider_backpressure.core.health_signal_declarations import WalHeadroom, Watched
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.table_selection import TableName
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -81,7 +81,7 @@ class PostgresSource(TableSource):
     def expect(self, tables: Sequence[str]) -> AbstractContextManager[None]:
         """Expect these to be asked for soon, so that the catalogue is asked for many at once."""
         from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-        from airflow_provider_backpressure.connectors.postgres.source.expected_tables import expect
+        from airflow_provider_backpressure.connectors.postgres.source.catalog_lookup_batch import expect
 
         return expect([QualifiedName.parse(table) for table in tables])
 
@@ -98,7 +98,7 @@ class PostgresSource(TableSource):
     def open_stream(self, endpoint: Endpoint, stream: str, tables: Sequence[str]) -> Source:
         """Return the log that ``tables`` of this database share. ``stream``: the id of its hydration."""
         from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-        from airflow_provider_backpressure.connectors.postgres.source.stream import PostgresStream
+        from airflow_provider_backpressure.connectors.postgres.source.shared_log import PostgresStream
 
         return PostgresStream(self, endpoint, stream, [QualifiedName.parse(table) for table in tables])
 

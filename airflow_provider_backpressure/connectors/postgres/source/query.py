@@ -16,7 +16,7 @@ from airflow_provider_backpressure.connectors.postgres.connect import Query, Row
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
 from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS, UNEVEN, Size
-from airflow_provider_backpressure.connectors.relational.keyed_table import CutTable, NamedColumn
+from airflow_provider_backpressure.connectors.relational.range_pieces import CutTable, NamedColumn
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.attempts import plan_prefix, read_readers
+from airflow_provider_backpressure.connectors.postgres.attempt_sessions import plan_prefix, read_readers
 from airflow_provider_backpressure.connectors.postgres.catalog import (
     ORDINARY,
     PARTITIONED,
@@ -21,7 +21,13 @@ from airflow_provider_backpressure.connectors.postgres.health import PostgresHea
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.source.block_splitter import block_ranges, cut_blocks, parts
-from airflow_provider_backpressure.connectors.postgres.source.boundaries import cut_range, in_order, key_ranges
+from airflow_provider_backpressure.connectors.postgres.source.boundaries import (
+    chosen_split,
+    cut_range,
+    in_order,
+    key_ranges,
+)
+from airflow_provider_backpressure.connectors.postgres.source.catalog_lookup_batch import find_expected
 from airflow_provider_backpressure.connectors.postgres.source.change_log import (
     Limits,
     PostgresLog,
@@ -35,10 +41,8 @@ from airflow_provider_backpressure.connectors.postgres.source.checks import (
     readable_table,
     replayable,
 )
+from airflow_provider_backpressure.connectors.postgres.source.comparison_snapshot import PostgresMoment
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
-from airflow_provider_backpressure.connectors.postgres.source.expected_tables import find_expected
-from airflow_provider_backpressure.connectors.postgres.source.key import chosen_split
-from airflow_provider_backpressure.connectors.postgres.source.moment import PostgresMoment
 from airflow_provider_backpressure.connectors.postgres.source.query import (
     KeyColumn,
     KeyedTable,
@@ -48,7 +52,7 @@ from airflow_provider_backpressure.connectors.postgres.source.query import (
 )
 from airflow_provider_backpressure.connectors.postgres.source.shared_log import SharedTableLog
 from airflow_provider_backpressure.connectors.postgres.source.snapshot_keeper import SnapshotKeeper
-from airflow_provider_backpressure.connectors.postgres.table_files import (
+from airflow_provider_backpressure.connectors.postgres.table_storage import (
     check_same_files,
     lock_statement,
     read_storage,
@@ -58,9 +62,9 @@ from airflow_provider_backpressure.connectors.relational.key_choice import Split
 from airflow_provider_backpressure.connectors.relational.table import DatabaseTable, Dialect, select_tables
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
-from airflow_provider_backpressure.core.ports.moments import SourceMoment
+from airflow_provider_backpressure.core.ports.comparison_snapshots import SourceMoment
 from airflow_provider_backpressure.core.ports.sink import Activity
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream, from_lsn
 from airflow_provider_backpressure.core.snapshot.bounds import (
@@ -68,10 +72,10 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     Bounds,
     LogBounds,
 )
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
 from airflow_provider_backpressure.core.table_selection import TableName
 from airflow_provider_backpressure.exceptions import (
@@ -163,7 +167,7 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         return Upstream(unit=Unit.BYTES, at=from_lsn(self._position()))
 
     def open_moment(self, read: ReadSpec, log: ChangeLog) -> SourceMoment:
-        """See :meth:`..core.ports.moments.HasSourceMoments.open_moment`."""
+        """See :meth:`..core.ports.comparison_snapshots.HasSourceMoments.open_moment`."""
         query = make_log_query(log.stream, self._name)
         # How the table is stored is asked before the snapshot is taken: what changes it from then on is noticed.
         return PostgresMoment(self._endpoint, read, query, log.storage(read))

@@ -21,14 +21,14 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, print_as_text
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum, names
-from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
+from airflow_provider_backpressure.connectors.postgres.tasks.trigger_checks import execute_alone
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.errors_by_table import is_of_table, name_table
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
-from airflow_provider_backpressure.core.snapshot.table_refusals import is_of_table, name_table
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
 from airflow_provider_backpressure.spark.change_rows import (
     DELETE,

@@ -24,13 +24,13 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
     print_as_text,
     reader_name,
 )
-from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput import Decoder, TableSplitter, Type
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_decoder import Decoder, TableSplitter, Type
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import Buffer, without_header
 from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, StreamTable
-from airflow_provider_backpressure.core.snapshot.table_refusals import name_table
+from airflow_provider_backpressure.core.snapshot.errors_by_table import name_table
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice, StreamTable
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import UPSERT, change

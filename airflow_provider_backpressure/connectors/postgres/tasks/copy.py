@@ -26,8 +26,8 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.change_rows import log_reader
 from airflow_provider_backpressure.spark.reader_timings import time_handovers, time_open

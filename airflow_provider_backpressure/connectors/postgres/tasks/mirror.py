@@ -9,9 +9,9 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, hash_rows, names
-from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
+from airflow_provider_backpressure.connectors.postgres.tasks.trigger_checks import execute_alone
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.exceptions import ALLOW_DELETES, PlanOutdated, SinkRefused
 
 

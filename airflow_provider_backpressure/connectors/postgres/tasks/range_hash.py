@@ -6,7 +6,7 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import RowSum
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, SliceResult
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, SliceResult
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark.stream_end import apart, check_names, complete
 

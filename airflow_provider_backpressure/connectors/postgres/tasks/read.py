@@ -8,7 +8,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RangeFailed
 
 # Every value is quoted and only NULL is not, so that NULL and '' differ.
@@ -16,7 +16,7 @@ CSV = "FORMAT csv, FORCE_QUOTE *"
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the rows of a slice. See :class:`..spark.registry.Reader`.
+    """Yield the rows of a slice. See :class:`..spark.readers_and_writers.Reader`.
 
     Raises ``SourceRefused`` for a value that its column's type in Spark cannot hold, and the errors of
     :func:`open_copy_out`.

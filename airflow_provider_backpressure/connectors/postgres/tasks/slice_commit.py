@@ -15,13 +15,13 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
     set_local,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import MIRROR, STAGE, move_stage
-from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone, has_row_triggers
+from airflow_provider_backpressure.connectors.postgres.tasks.trigger_checks import execute_alone, has_row_triggers
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import check_marked
-from airflow_provider_backpressure.core.snapshot.messages import RangeSpec, Slice, SliceResult, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import TOMBSTONE, keyless, moves
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
+from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult, WriteSpec
+from airflow_provider_backpressure.core.snapshot.topic_offsets import TOMBSTONE, keyless, moves
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, RangeFailed
 
 

@@ -9,9 +9,9 @@ from psycopg import sql
 from xxhash import xxh3_64_intdigest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut, comparable
-from airflow_provider_backpressure.connectors.postgres.tasks.target_changes import execute_alone
-from airflow_provider_backpressure.core.snapshot.messages import Column, WriteSpec
-from airflow_provider_backpressure.core.snapshot.offsets import list_marks_of
+from airflow_provider_backpressure.connectors.postgres.tasks.trigger_checks import execute_alone
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, WriteSpec
+from airflow_provider_backpressure.core.snapshot.topic_offsets import list_marks_of
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 
 ALGORITHM = "pgcopy-xxh3"

@@ -32,9 +32,10 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
-from airflow_provider_backpressure.core.snapshot.messages import ChecksumSpec, RangeSpec, SliceResult
-from airflow_provider_backpressure.core.snapshot.offsets import PLACE, TOMBSTONE
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, RangeSpec, SliceResult
+from airflow_provider_backpressure.core.snapshot.topic_offsets import PLACE, TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import (
     apart,
@@ -46,7 +47,6 @@ from airflow_provider_backpressure.spark.stream_end import (
     split_marks,
     to_one_slice,
 )
-from airflow_provider_backpressure.spark.types import carrier
 
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
 _HEX = b"\\x"
@@ -58,7 +58,7 @@ def write(
     batches: Iterable[pyarrow.RecordBatch],
     read_at: Callable[[], str] | None = None,
 ) -> SliceResult:
-    """Write the rows of a range exactly once, as its first slice. See :class:`..spark.registry.Writer`."""
+    """Write the rows of a range exactly once, as its first slice. See :class:`..spark.readers_and_writers.Writer`."""
     piece = to_one_slice(spec)
 
     def fill(connection: psycopg.Connection) -> SliceResult:
@@ -71,7 +71,7 @@ def write(
 
 
 def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
-    """Hash what PostgreSQL's binary COPY says of the rows. See :class:`..spark.registry.Writer`."""
+    """Hash what PostgreSQL's binary COPY says of the rows. See :class:`..spark.readers_and_writers.Writer`."""
     total = RowSum()
     reading = Reading(
         query=spec.query,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka import protobuf
-from airflow_provider_backpressure.connectors.kafka.source.registry import Version
-from airflow_provider_backpressure.connectors.kafka.source.schemas import Pinned, merge
+from airflow_provider_backpressure.connectors.kafka import protobuf_schema
+from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import Pinned, merge
+from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.sources import Debezium, KafkaSource, Protobuf
 from tests.support.protobuf import MAIN, compile_files
@@ -71,7 +71,7 @@ KINDS = (
 )
 
 
-def described(message: protobuf.Message) -> dict[str, Any]:
+def described(message: protobuf_schema.Message) -> dict[str, Any]:
     """Return a message as the product reads it."""
     return {
         each.name: (
@@ -87,7 +87,7 @@ def described(message: protobuf.Message) -> dict[str, Any]:
     }
 
 
-def _described_type(each: protobuf.Field) -> Any:
+def _described_type(each: protobuf_schema.Field) -> Any:
     if each.message is not None:
         return described(each.message) if each.message.is_entry else each.message.name
     return None if each.enum is None else (each.enum.name, dict(each.enum.by_number))
@@ -128,7 +128,7 @@ def test_schemas_are_read_as_protobuf_s_compiler_reads_them(name: str) -> None:
     """R1: names, numbers, types, presence, and what each name means, in texts that use the language's corners."""
     text, others = CASES[name]
     pool = compile_files({MAIN: text, **others})
-    found = protobuf.load(text, list(others.items()))
+    found = protobuf_schema.load(text, list(others.items()))
     file = pool.FindFileByName(MAIN)
     assert found.first == next(iter(file.message_types_by_name.values())).full_name
     assert len(found.messages) >= len(file.message_types_by_name)
@@ -177,26 +177,26 @@ def test_what_cannot_be_read_is_refused_when_a_run_plans(name: str) -> None:
     """With the reason, and the line where the text is at fault."""
     text, words = REFUSED[name]
     with pytest.raises(InvalidDeclaration, match=words):
-        protobuf.load(text)
+        protobuf_schema.load(text)
 
 
 def test_a_type_of_an_import_that_is_not_passed_on_is_not_seen() -> None:
     """Only what the files in between import publicly, as for Protobuf's compiler."""
     low, text = 'syntax = "proto3"; message L {}', 'syntax = "proto3"; import "mid.proto"; message M { L a = 1; }'
     mid = 'syntax = "proto3"; import {} "low.proto";'
-    seen = protobuf.load(text, [("low.proto", low), ("mid.proto", mid.format("public"))])
-    assert protobuf.column_types(seen.messages["M"], ()) == {"a": "json"}
+    seen = protobuf_schema.load(text, [("low.proto", low), ("mid.proto", mid.format("public"))])
+    assert protobuf_schema.column_types(seen.messages["M"], ()) == {"a": "json"}
     with pytest.raises(InvalidDeclaration, match="of type L, which is not defined"):
-        protobuf.load(text, [("low.proto", low), ("mid.proto", mid.format(""))])
+        protobuf_schema.load(text, [("low.proto", low), ("mid.proto", mid.format(""))])
 
 
 def test_two_versions_of_an_import_are_refused() -> None:
     """A schema sees a file by its name, so either version could be the one that records were written with."""
     first, second = (f'syntax = "proto3"; message L {{ {kind} a = 1; }}' for kind in ("int32", "sint32"))
     text = 'syntax = "proto3"; import "low.proto"; message M { L a = 1; }'
-    assert protobuf.load(text, [("low.proto", first), ("low.proto", first)]).first == "M"
+    assert protobuf_schema.load(text, [("low.proto", first), ("low.proto", first)]).first == "M"
     with pytest.raises(InvalidDeclaration, match=r"lead to two versions of low\.proto"):
-        protobuf.load(text, [("low.proto", first), ("low.proto", second)])
+        protobuf_schema.load(text, [("low.proto", first), ("low.proto", second)])
 
 
 VALUE = Protobuf(registry_conn_id="registry")

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.mysql.identifiers import KeyColumn, KeyKind, conditions, within_window
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 ID = KeyColumn(name="id", kind=KeyKind.INTEGER)

@@ -6,7 +6,7 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 
 
 def text_of(bounds: KeyBounds | NullBounds, *casts: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.replication_slots import Slot, position
 from airflow_provider_backpressure.connectors.postgres.source.config import DROP_AND_RESTART
-from airflow_provider_backpressure.core.health_signals import WalHeadroom
+from airflow_provider_backpressure.core.health_signal_declarations import WalHeadroom
 from airflow_provider_backpressure.sources import PostgresSource
 
 SLOT = Slot(

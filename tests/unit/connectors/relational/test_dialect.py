@@ -17,10 +17,10 @@ from airflow_provider_backpressure.connectors.relational.key_choice import (
     find_primary_obstacle,
     split_by_column,
 )
-from airflow_provider_backpressure.connectors.relational.keyed_table import cut_evenly
+from airflow_provider_backpressure.connectors.relational.range_pieces import cut_evenly
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, Values
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import (
     InvalidDeclaration,
     SourceRefused,

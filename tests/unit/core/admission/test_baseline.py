@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.testing import MemoryLedger

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter, gate_decision
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter, gate_decision
 from airflow_provider_backpressure.core.config import Budget, Law
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit, GradedLimit, Pace, PacedLimit, limit_for
-from airflow_provider_backpressure.core.gate.hydration import GateState, Phase, Refusal
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Phase, Refusal
 from airflow_provider_backpressure.core.gate.signals import (
     MemoryReading,
     decide,

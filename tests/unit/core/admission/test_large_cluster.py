@@ -5,10 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter, count_task_cpus, memory_signals
+from airflow_provider_backpressure.core.admission.permits_and_reservations import (
+    Limiter,
+    count_task_cpus,
+    memory_signals,
+)
 from airflow_provider_backpressure.core.config import Budget, Law
-from airflow_provider_backpressure.core.gate.hydration import Permit
-from airflow_provider_backpressure.core.gate.queue import Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
+from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import commit, register, replan

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.capacity.capacity_probe import OWNER, Prober, spread
 from airflow_provider_backpressure.core.capacity.saturation_curve import Curve
 from airflow_provider_backpressure.core.config import Budget, Mode
-from airflow_provider_backpressure.core.gate.hydration import Hydration
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.exceptions import LedgerRefused, RangeFailed, SinkRefused

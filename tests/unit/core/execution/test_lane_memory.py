@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from airflow_provider_backpressure.core.admission import gate_decision
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission import permits_and_reservations
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
@@ -16,7 +16,7 @@ from airflow_provider_backpressure.testing import MemoryLedger, MemorySink, Memo
 from benchmarks.million import LeanRunner
 
 EARLY, LATE = 400, 1_200
-LANE = [tracemalloc.Filter(True, module.__file__) for module in (lane_runner, gate_decision, limits)]
+LANE = [tracemalloc.Filter(True, module.__file__) for module in (lane_runner, permits_and_reservations, limits)]
 
 
 def held() -> int:

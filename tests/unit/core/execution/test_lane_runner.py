@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.execution.lane_result import Outcome
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.hydration import Permit, Phase, Refusal
-from airflow_provider_backpressure.core.gate.queue import Change
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome
+from airflow_provider_backpressure.core.gate.cluster_queue import Change
+from airflow_provider_backpressure.core.gate.hydration_record import Permit, Phase, Refusal
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.planning.results import Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (

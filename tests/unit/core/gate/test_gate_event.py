@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.gate.gate_event import FORMAT, Diff, UnknownFormat, Unreadable, decode, encode
-from airflow_provider_backpressure.core.gate.hydration import Phase
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 
 DIFF = Diff(hydration_id="a" * 32, number=7, moment=12.5, origin="there", in_flight=-1, seq=3)
 CHANGES = st.fixed_dictionaries(

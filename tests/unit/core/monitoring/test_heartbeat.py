@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.activity import Activity, Step
+from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.monitoring import heartbeat as module
 from airflow_provider_backpressure.core.monitoring.heartbeat import Heartbeat, beat_for
-from airflow_provider_backpressure.core.progress.state import State
+from airflow_provider_backpressure.core.progress.displayed_state import State
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import planned, register, replan

@@ -8,9 +8,9 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.monitoring import committed_frontier as module
 from airflow_provider_backpressure.core.monitoring.committed_frontier import STILL, unread
 from airflow_provider_backpressure.core.snapshot.bounds import OffsetBounds
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow, pack_pieces
 from airflow_provider_backpressure.testing import COLUMNS, MemoryLedger
 from tests.conformance.ledger.support import commit, make_plan, register, take
 from tests.support.marks import mark_long

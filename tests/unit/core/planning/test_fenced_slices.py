@@ -7,10 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from airflow_provider_backpressure.core.execution.lane_result import spec_for
+from airflow_provider_backpressure.core.execution.lane_submission import spec_for
 from airflow_provider_backpressure.core.planning.preconditions import tell_submitted
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.testing import MemorySink
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.planning.preconditions import check_key, check_same_key
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SourceRefused
 from tests.conformance.ledger.support import make_plan
 

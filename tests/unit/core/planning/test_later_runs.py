@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Mode, NewColumn, Refresh
-from airflow_provider_backpressure.core.execution.lane_result import spec_for
+from airflow_provider_backpressure.core.execution.lane_submission import spec_for
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
+from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.planning.planner import Planner
-from airflow_provider_backpressure.core.planning.results import Verdict
-from airflow_provider_backpressure.core.snapshot.messages import ZONE, Column, ReadSpec, Transform, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
+from airflow_provider_backpressure.core.snapshot.spark_messages import ZONE, Column, ReadSpec, Transform, Window
 from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, Verdict, advance
-from airflow_provider_backpressure.core.progress.samples import PLAN_WORKER, WorkerStatistics, total_progress
+from airflow_provider_backpressure.core.progress.rates_and_eta import PLAN_WORKER, WorkerStatistics, total_progress
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.core.progress.summary import sum_tables
 

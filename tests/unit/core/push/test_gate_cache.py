@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.gate.gate_event import Diff
-from airflow_provider_backpressure.core.gate.hydration import GateState, Phase
+from airflow_provider_backpressure.core.gate.hydration_record import GateState, Phase
 from airflow_provider_backpressure.core.push.wait_queue import GateCopy
 
 GATE = GateState(

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.execution.lane_result import Outcome, spec_for
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
-from airflow_provider_backpressure.core.gate.hydration import Phase, latency
+from airflow_provider_backpressure.core.execution.lane_submission import Outcome, spec_for
+from airflow_provider_backpressure.core.gate.hydration_record import Phase, latency
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.range_splitter import RangeSplitter
-from airflow_provider_backpressure.core.planning.results import Planned, Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
-from airflow_provider_backpressure.core.reconciliation.rebuild import BEYOND, Rebuilt, gaps
+from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
+from airflow_provider_backpressure.core.reconciliation.ranges_from_markers import BEYOND, Rebuilt, gaps
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, OffsetBounds, cut
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow, find_missing, pack_pieces
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.verification.completion import Completion
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow, find_missing, pack_pieces
+from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.hydration import RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import RangeCounts
 from airflow_provider_backpressure.core.reconciliation.restore_detection import Comparison, Standing
-from airflow_provider_backpressure.core.snapshot.messages import Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from tests.conformance.ledger.support import make_plan
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.snapshot.offsets import difference, meet, percentage, rate
+from airflow_provider_backpressure.core.snapshot.topic_offsets import difference, meet, percentage, rate
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 pytestmark = pytest.mark.statement("M1")

@@ -3,8 +3,8 @@
 import pytest
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot, warn_coarse
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window
 
 
 @pytest.mark.parametrize(("column", "warned"), [("day", True), ("at", False), (None, False)])

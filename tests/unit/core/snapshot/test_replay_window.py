@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
-from airflow_provider_backpressure.core.snapshot.messages import Window
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal, number_windows
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from airflow_provider_backpressure.core.json_codec import from_dict
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec
 from airflow_provider_backpressure.core.snapshot.table_storage import (
     StoredColumn,
     TableStorage,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core.admission.gate_decision import Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from tests.support.cases import DROWNED, Case, after_fall, check_relief, check_steady, settled
@@ -66,7 +66,9 @@ def test_the_law_passes_every_check() -> None:
 @pytest.mark.parametrize("wrong", [NeverShrinks, GrowsByTwo, HoldsNever])
 def test_a_wrong_law_is_seen(wrong: Callable[[], GradedLimit], monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulation tells them apart: these laws fail a check."""
-    monkeypatch.setattr("airflow_provider_backpressure.core.admission.gate_decision.limit_for", lambda law: wrong())
+    monkeypatch.setattr(
+        "airflow_provider_backpressure.core.admission.permits_and_reservations.limit_for", lambda law: wrong()
+    )
     with pytest.raises(AssertionError):
         check_all()
 

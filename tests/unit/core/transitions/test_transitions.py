@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_backpressure.core.gate.queue import AS_DECLARED, Change
-from airflow_provider_backpressure.core.progress.samples import Sample
+from airflow_provider_backpressure.core.gate.cluster_queue import AS_DECLARED, Change
+from airflow_provider_backpressure.core.progress.rates_and_eta import Sample
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
-from airflow_provider_backpressure.core.transitions import hydration as hydrating
-from airflow_provider_backpressure.core.transitions import range as attempts
+from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating
+from airflow_provider_backpressure.core.transitions import range_transitions as attempts
 from airflow_provider_backpressure.core.transitions import statistics as tallies
-from airflow_provider_backpressure.core.transitions.hydration import Figures
+from airflow_provider_backpressure.core.transitions.hydration_transitions import Figures
 from airflow_provider_backpressure.exceptions import IllegalTransition
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

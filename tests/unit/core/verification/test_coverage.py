@@ -19,11 +19,11 @@ from airflow_provider_backpressure.core.snapshot.bounds import (
     OffsetBounds,
     cover,
 )
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
-from airflow_provider_backpressure.core.verification.completion import Coverage
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
+from airflow_provider_backpressure.core.verification.completeness_check import Coverage
 from tests.conformance.ledger.support import make_plan
 
 ENDS = st.lists(st.integers(1, 98), unique=True, min_size=2, max_size=8).map(sorted)

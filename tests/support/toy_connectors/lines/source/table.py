@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_backpressure.core.config import Consistency
-from airflow_provider_backpressure.core.health_signals import Watched
+from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
 from airflow_provider_backpressure.core.progress.source_position import Unit, Upstream
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, Values, cover, cut
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange, number_ranges
 from airflow_provider_backpressure.core.snapshot.schema_change import check_columns
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 COLUMNS = (Column(name="line", type="bigint", nullable=False), Column(name="text", type="text"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec, Slice
-from airflow_provider_backpressure.spark.types import arrow_schema
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:

@@ -10,9 +10,9 @@ import fastavro
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.formats import Avro, JsonSchema, Protobuf
-from airflow_provider_backpressure.connectors.kafka.source.registry import Version
-from airflow_provider_backpressure.connectors.kafka.tasks.values import to_decoders
-from airflow_provider_backpressure.core.snapshot.messages import Column, ReadSpec
+from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Version
+from airflow_provider_backpressure.connectors.kafka.tasks.record_batches import to_decoders
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec
 
 pytestmark = pytest.mark.statement("R1", "R2")
 

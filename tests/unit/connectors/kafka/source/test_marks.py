@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka.headers import UNREADABLE
-from airflow_provider_backpressure.connectors.kafka.source.offsets import UNKNOWN_EPOCH, Mark
+from airflow_provider_backpressure.connectors.kafka.source.partition_offsets import UNKNOWN_EPOCH, Mark
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka.source.health import TopicHealth
-from airflow_provider_backpressure.connectors.kafka.source.offsets import Log, to_millis
+from airflow_provider_backpressure.connectors.kafka.source.partition_offsets import Log, to_millis
+from airflow_provider_backpressure.connectors.kafka.source.retention_and_lag import TopicHealth
 from airflow_provider_backpressure.connectors.kafka.source.topic import KafkaTopic
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
 

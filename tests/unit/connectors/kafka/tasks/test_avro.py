@@ -14,12 +14,12 @@ import fastavro
 import pyarrow
 import pytest
 
-from airflow_provider_backpressure.connectors.kafka import avro
-from airflow_provider_backpressure.connectors.kafka.tasks.avro_text import Malformed, read_long, write_long
+from airflow_provider_backpressure.connectors.kafka import avro_schema
+from airflow_provider_backpressure.connectors.kafka.tasks.avro_to_json import Malformed, read_long, write_long
 from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.types import carrier
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
 
 EPOCH = datetime(1970, 1, 1)
 OFTEN = 60
@@ -45,7 +45,7 @@ def decoder(
     """Return what reads records of these schemas, numbered from 1, by the last one."""
     texts = [json.dumps(schema) for schema in schemas]
     pinned = {str(number): {"schema": text, "references": []} for number, text in enumerate(texts, 1)}
-    types = columns or avro.column_types(avro.parse(texts[-1]), part, raw)
+    types = columns or avro_schema.column_types(avro_schema.parse(texts[-1]), part, raw)
     decoding = {
         "format": "avro",
         "subject": "orders-value",
@@ -254,7 +254,7 @@ def test_a_null_record_has_no_defaults() -> None:
 def test_a_field_that_is_always_null_takes_no_part_in_types(type_: Any) -> None:
     """Alone it is a text, beside another version it has the type there."""
     schema = record(a=type_, id="long")
-    assert avro.column_types(avro.parse(json.dumps(schema)), "value", ()) == {"a": None, "id": "bigint"}
+    assert avro_schema.column_types(avro_schema.parse(json.dumps(schema)), "value", ()) == {"a": None, "id": "bigint"}
     assert rows_of(decoder(schema), [written(schema, {"a": None, "id": 7})]) == [{"a": None, "id": 7}]
     found = decoder(schema, record(a="int", id="long"))
     assert rows_of(found, [written(schema, {"a": None, "id": 7})]) == [{"a": None, "id": 7}]
@@ -483,7 +483,7 @@ def test_numbers_of_every_length_are_read() -> None:
 def test_what_is_no_schema_is_refused(schema: str) -> None:
     """In one sentence."""
     with pytest.raises(InvalidDeclaration, match="Avro schema"):
-        avro.parse(schema)
+        avro_schema.parse(schema)
 
 
 def test_names_are_found_in_their_namespace() -> None:
@@ -498,5 +498,5 @@ def test_names_are_found_in_their_namespace() -> None:
             {"name": "next", "type": ["null", "Order"]},
         ],
     }
-    node = avro.parse(json.dumps(schema), [other])
-    assert avro.column_types(node, "value", ()) == {"state": "text", "again": "text", "next": "json"}
+    node = avro_schema.parse(json.dumps(schema), [other])
+    assert avro_schema.column_types(node, "value", ()) == {"state": "text", "again": "text", "next": "json"}

@@ -12,7 +12,7 @@ from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
 from airflow_provider_backpressure.connectors.kafka.headers import UNREADABLE, list_headers
 from airflow_provider_backpressure.connectors.kafka.tasks.header_names import OddName, accept_odd_names
-from airflow_provider_backpressure.connectors.kafka.tasks.pure_client import Message
+from airflow_provider_backpressure.connectors.kafka.tasks.kafka_python_client import Message
 
 pytestmark = pytest.mark.statement("R4")
 

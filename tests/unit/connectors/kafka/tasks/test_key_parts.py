@@ -15,10 +15,10 @@ from airflow_provider_backpressure.connectors.kafka.tasks.key_parts import (
     select_records,
     select_rows,
 )
-from airflow_provider_backpressure.connectors.kafka.tasks.values import to_batch, to_batch_with_bad
-from airflow_provider_backpressure.core.snapshot.messages import ReadSpec
+from airflow_provider_backpressure.connectors.kafka.tasks.record_batches import to_batch, to_batch_with_bad
+from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec
 from airflow_provider_backpressure.sources import KafkaSource
-from tests.unit.connectors.kafka.tasks.test_values import Sent
+from tests.unit.connectors.kafka.tasks.test_record_batches import Sent
 
 pytestmark = pytest.mark.statement("X1")
 

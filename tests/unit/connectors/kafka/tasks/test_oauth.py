@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.kafka import connect
 from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard, translate_error
-from airflow_provider_backpressure.connectors.kafka.tasks import oauth, pure_client
+from airflow_provider_backpressure.connectors.kafka.tasks import kafka_python_client, oauth
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 from tests.support.certificates import Authority
@@ -75,7 +75,7 @@ def test_why_there_is_no_token_is_one_sentence(
     """R6: without the secret, which goes to no other address."""
     base = "http://127.0.0.1" if path.startswith(":") else tokens.url.removesuffix("/token")
     with pytest.raises(error, match=words) as raised:
-        pure_client.settings(place(f"{base}{path}", password), "task")
+        kafka_python_client.settings(place(f"{base}{path}", password), "task")
     assert password not in str(raised.value)
     assert "\n" not in str(raised.value)
     assert tokens.issued == []
@@ -84,7 +84,7 @@ def test_why_there_is_no_token_is_one_sentence(
 def test_what_kafka_python_lacks_is_refused_before_a_token_is_fetched(tokens: TokenServer) -> None:
     """R6: by name, without a value."""
     with pytest.raises(InvalidDeclaration, match=r"hold sasl\.oauthbearer\.extensions, ssl\.key\.pem, which") as raised:
-        pure_client.settings(
+        kafka_python_client.settings(
             place(tokens.url, secrets={"ssl.key.pem": SECRET, "sasl.oauthbearer.extensions": SECRET}), "task"
         )
     assert SECRET not in str(raised.value)
@@ -94,7 +94,9 @@ def test_what_kafka_python_lacks_is_refused_before_a_token_is_fetched(tokens: To
 def test_settings_of_kafka_python(tokens: TokenServer) -> None:
     """R6: the login is its token's, and a key has its password, or none that a person would be asked for."""
     files = {"ssl.key.location": "/key.pem"}
-    found = pure_client.settings(place(tokens.url, options=files, secrets={"ssl.key.password": "of-key"}), "task")
+    found = kafka_python_client.settings(
+        place(tokens.url, options=files, secrets={"ssl.key.password": "of-key"}), "task"
+    )
     assert (found["sasl_mechanism"], found["ssl_keyfile"], found["ssl_password"]) == (
         "OAUTHBEARER",
         "/key.pem",
@@ -102,7 +104,7 @@ def test_settings_of_kafka_python(tokens: TokenServer) -> None:
     )
     assert found["sasl_oauth_token_provider"].token() == tokens.issued[0]
     assert SECRET not in repr(found)
-    assert pure_client.settings(place(tokens.url, options=files), "task")["ssl_password"] == ""
+    assert kafka_python_client.settings(place(tokens.url, options=files), "task")["ssl_password"] == ""
 
 
 def hear(endpoint: Endpoint) -> Heard:

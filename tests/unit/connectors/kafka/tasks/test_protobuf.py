@@ -15,10 +15,10 @@ import pytest
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from airflow_provider_backpressure.connectors.kafka import protobuf
+from airflow_provider_backpressure.connectors.kafka import protobuf_schema
 from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
-from airflow_provider_backpressure.core.snapshot.messages import Column
-from airflow_provider_backpressure.spark.types import carrier
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
 from tests.support.protobuf import framed, message_class
 
 EVERY = """
@@ -89,9 +89,9 @@ def decoder(
     """Return what reads records of these schemas, numbered from 1, by the last one."""
     named = [list(each) for each in references]
     pinned = {str(number): {"schema": text, "references": named} for number, text in enumerate(schemas, 1)}
-    found = protobuf.load(schemas[-1], references).find(message)
+    found = protobuf_schema.load(schemas[-1], references).find(message)
     assert found is not None
-    types = columns or protobuf.column_types(found, raw)
+    types = columns or protobuf_schema.column_types(found, raw)
     decoding = {
         "format": "protobuf",
         "subject": "orders-value",
@@ -281,9 +281,9 @@ def every() -> Any:
 
 def types_of(text: str, message: str = "") -> Mapping[str, str]:
     """Return the types of the columns of a message."""
-    found = protobuf.load(text).find(message)
+    found = protobuf_schema.load(text).find(message)
     assert found is not None
-    return protobuf.column_types(found, ())
+    return protobuf_schema.column_types(found, ())
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 1.0])

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import types as spark
 
 from airflow_provider_backpressure.connectors.lake.source.spark_boundaries import CutColumn, list_conditions
-from airflow_provider_backpressure.connectors.lake.source.spark_names import CatalogName, join_names
-from airflow_provider_backpressure.connectors.lake.source.spark_table import SparkCatalogTable
+from airflow_provider_backpressure.connectors.lake.source.spark_catalog_table import SparkCatalogTable
+from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import CatalogName, join_names
 from airflow_provider_backpressure.connectors.lake.source.spark_types import carry, find_key_kind
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, KeyBounds, NullBounds

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     pack_state,
 )
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, OffsetBounds
-from airflow_provider_backpressure.core.snapshot.offsets import LogWindow
+from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 from tests.support.lake_plans import make_followed_plan
 
 

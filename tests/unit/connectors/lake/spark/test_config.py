@@ -9,9 +9,9 @@ from airflow.sdk import Connection
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.table import check_columns
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SinkUnavailable
-from airflow_provider_backpressure.hooks.airflow_connections import BUILDERS
+from airflow_provider_backpressure.hooks.source_and_sink_connections import BUILDERS
 from airflow_provider_backpressure.sinks import SparkTableSink
 
 AT = replace(NOWHERE, conn_id="spark", password="sc://127.0.0.1:1/;token=s3cret")

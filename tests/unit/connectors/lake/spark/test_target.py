@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_mark,
 )
 from airflow_provider_backpressure.core.config import Mode
-from airflow_provider_backpressure.core.snapshot.messages import Column, Window
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable
 from tests.support.lake_plans import make_followed_plan
 

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     unpack_xids,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.read import way_out
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, Followed, effect
-from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import Statement
+from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import Statement
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 
 TABLE = TableName(database="shop", name="orders")

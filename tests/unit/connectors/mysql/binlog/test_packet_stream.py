@@ -6,7 +6,7 @@ import random
 import pymysql
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.dump_stream import WHOLE, RowStream
+from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import WHOLE, RowStream
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 END = b"\xfe\x00\x00\x02\x00"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.attempts import plan_prefix, slice_prefix
+from airflow_provider_backpressure.connectors.postgres.attempt_sessions import plan_prefix, slice_prefix
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.sink import leftovers
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import plan_table
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from tests.unit.core.planning.test_change_windows import RANGES
+from tests.unit.core.planning.test_catch_up_windows import RANGES
 
 TARGET = QualifiedName(schema="raw", name="t")
 

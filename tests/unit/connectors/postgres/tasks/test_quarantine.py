@@ -4,7 +4,7 @@ import pyarrow
 import pytest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import split_cut
-from airflow_provider_backpressure.core.snapshot.messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 
 
 @pytest.mark.parametrize(

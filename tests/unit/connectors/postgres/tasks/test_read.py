@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_backpressure.connectors.postgres.tasks.read import way_out
 from airflow_provider_backpressure.connectors.postgres.tasks.write import to_csv
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse
-from airflow_provider_backpressure.core.snapshot.messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec, ReadSpec, Slice, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SourceRefused
 from airflow_provider_backpressure.spark.stream_end import END, append_end, check_names, complete, to_one_slice
 

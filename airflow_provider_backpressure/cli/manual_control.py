@@ -1,0 +1,187 @@
+"""``pause``, ``resume``, ``set`` and ``history``: manual control of a gate, and its history."""
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.utils.platform import getuser
+
+from airflow_provider_backpressure.cli.command import (
+    SHOWN,
+    command,
+    find_hydration,
+    open_ledger,
+    open_ledger_and_push,
+    print_rows,
+)
+from airflow_provider_backpressure.core.gate.cluster_queue import (
+    Change,
+)
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.planning.range_repair import repair, skip
+from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
+from airflow_provider_backpressure.core.push.channel_counters import HISTOGRAMS, merge_recorded, quantile
+from airflow_provider_backpressure.core.push.hub import Push, Switch, is_on, turn
+from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.transitions import still_owned
+from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
+from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
+from airflow_provider_backpressure.settings import environment
+
+ON, OFF = "on", "off"
+NESTED = ("json", "yaml")
+"""Outputs that take the histograms as they are."""
+
+
+@command
+def push(args: Namespace) -> None:
+    """Show it; with ``--publish`` or ``--subscribe`` turn a switch for every process."""
+    with open_ledger_and_push(args) as (ledger, end):
+        for switch in Switch:
+            wanted = getattr(args, switch.value)
+            if wanted is not None:
+                turn(ledger, switch, on=wanted == ON, who=getuser(), why=args.why)
+        found = facts(ledger, end)
+    if args.output not in NESTED:
+        for name in HISTOGRAMS:
+            found[name] = format_histogram(found[name])
+    print_rows(args, [found])
+
+
+def facts(ledger: Ledger, end: Push | None) -> dict[str, Any]:
+    """Return the switches, and what all processes together have counted that said so within the last hour."""
+    return {
+        "transport": end.transport if end else "none",
+        **{switch.value: ON if is_on(ledger, switch) else OFF for switch in Switch},
+        **merge_recorded(ledger.push_counts()),
+    }
+
+
+def format_histogram(histogram: dict[str, Any]) -> str:
+    """Return a histogram as a person reads it."""
+    half, most = quantile(histogram, 0.5), quantile(histogram, 0.99)
+    return "" if half is None or most is None else f"half <= {half * 1000:g} ms, 99 % <= {most * 1000:g} ms"
+
+
+@command
+def pause(args: Namespace) -> None:
+    """Close a hydration's gate, or all: ranges in flight are still committed, no more are admitted."""
+    with open_ledger(args) as ledger:
+        for found in _find_hydrations(ledger, args):
+            ledger.pause(found.id, who=getuser(), why=args.why)
+            in_flight = ledger.gate(found.id).in_flight
+            print(f"{found.sink_identity} is paused; {in_flight} ranges in flight will still be committed.")
+
+
+@command
+def resume(args: Namespace) -> None:
+    """Resume a paused hydration."""
+    with open_ledger(args) as ledger:
+        for found in _find_hydrations(ledger, args):
+            ledger.resume(found.id, who=getuser(), why=args.why)
+            print(f"{found.sink_identity} continues.")
+
+
+@command
+def set_(args: Namespace) -> None:
+    """Change what a running hydration may take, and its place in the queue."""
+    change = Change(credits=args.credits, range_rows=args.range_rows, priority=args.priority)
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
+        ledger.steer(found.id, change, who=getuser(), why=args.why)
+        now = ledger.hydration(found.id)
+    rows = f"{now.range_rows_set:,}" if now.range_rows_set else "as declared"
+    print(f"{now.sink_identity}: credits {now.credits} of at most {now.credits_max}, priority {now.priority}.")
+    print(f"Rows of a range from now on: {rows}.")
+
+
+@command
+def history(args: Namespace) -> None:
+    """Show the history of manual changes."""
+    with open_ledger(args) as ledger:
+        meant = find_hydration(ledger, args.hydration).id if args.hydration else None
+        acts = ledger.controls(meant)
+    nested = args.output in NESTED
+    print_rows(
+        args,
+        [
+            {
+                "at": act.at,
+                "who": act.who,
+                "action": act.action,
+                "hydration": act.hydration_id[:SHOWN],
+                "values": dict(act.values) if nested else _as_text(act.values),
+                "why": act.why,
+            }
+            for act in acts
+        ],
+    )
+
+
+@command
+def change_owner(args: Namespace) -> None:
+    """Let a DAG own what another DAG has hydrated: all of it, or one hydration."""
+    with open_ledger(args) as ledger:
+        own = [one for one in ledger.hydrations() if (one.owner, one.environment) == (args.old_dag_id, environment())]
+        if args.hydration is not None:
+            wanted = find_hydration(ledger, args.hydration).id
+            own = [one for one in own if one.id == wanted]
+        if not own:
+            raise InvalidDeclaration(f"{args.old_dag_id} owns no such hydration: `status` lists those there are.")
+        for one in own:
+            if one.holder is not None and _is_running(one.owner, one.holder):
+                raise still_owned(one.sink_identity, one.owner, f"its run {one.holder} is running")
+        for one in own:
+            ledger.change_owner(one.id, args.new_dag_id, who=getuser(), why=args.why)
+            print(f"{one.sink_identity} belongs to {args.new_dag_id}; its next run continues.")
+
+
+def _is_running(dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has this run running; asked of its database: a command has no API of a running task."""
+    from airflow.models.dagrun import DagRun  # noqa: TID251
+
+    return any(run.state == "running" for run in DagRun.find(dag_id=dag_id, run_id=run_id))
+
+
+def _as_text(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+
+
+def _find_hydrations(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
+    if args.all == bool(args.hydration):
+        raise InvalidDeclaration("Name a hydration, or --all of them.")
+    return ledger.hydrations() if args.all else [find_hydration(ledger, args.hydration)]
+
+
+@command
+def retry_range(args: Namespace) -> None:
+    """Remove each range from the target and plan it again; the DAG's next run reads it."""
+    with _open_plan(args) as (found, plan, opened):
+        for record in _find_ranges(args, plan, opened):
+            removed = repair(opened.ledger, opened.source, opened.sink, plan, record, who=getuser(), why=args.why)
+            print(f"Range {record.seq} ({record.bounds}) is planned again; {removed} rows were removed.")
+    print(f"Trigger the DAG {found.owner} to read them.")
+
+
+@command
+def skip_range(args: Namespace) -> None:
+    """Leave ranges out for good; the reason stays in the ledger."""
+    with _open_plan(args) as (found, plan, opened):
+        for record in _find_ranges(args, plan, opened):
+            skip(opened.ledger, opened.sink, plan, record, who=getuser(), why=args.why)
+            print(f"Range {record.seq} ({record.bounds}) is left out of {found.sink_identity}.")
+
+
+@contextmanager
+def _open_plan(args: Namespace) -> Iterator[tuple[Hydration, Plan, HydrationSession]]:
+    with open_ledger(args) as ledger:
+        found = find_hydration(ledger, args.hydration)
+    with declaration_of(found, args.backpressure_conn_id).open() as opened:
+        yield found, get_recorded_plan(found), opened
+
+
+def _find_ranges(args: Namespace, plan: Plan, opened: HydrationSession) -> Iterator[RangeRecord]:
+    return (opened.ledger.range(plan.plan_id, seq) for seq in args.seq)

@@ -1,0 +1,378 @@
+"""A range into a table that Spark's own connector writes: the tasks read, Spark writes, and one commit has both.
+
+The rows of all tasks are materialised first. So they are read from the source once, however often the connector reads
+them or tries to commit; and their number and hash are known before the commit, which carries them.
+"""
+
+import json
+import logging
+import operator
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+
+from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, within
+from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.table import (
+    LOST_IN_PARTITIONS,
+    SparkTable,
+    build_merge,
+    first_line,
+    open_table,
+    translate_refusals,
+)
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import cast
+from airflow_provider_backpressure.connectors.lake.tasks.spark_change_merge import ChangeFold
+from airflow_provider_backpressure.connectors.lake.tasks.spark_table_maintenance import maintain
+from airflow_provider_backpressure.core.config import Mode
+from airflow_provider_backpressure.core.failpoints import Step, reach
+from airflow_provider_backpressure.core.snapshot.bounds import LogPosition, check_marked
+from airflow_provider_backpressure.core.snapshot.replay_window import goal
+from airflow_provider_backpressure.core.snapshot.spark_messages import (
+    ChecksumSpec,
+    RangeResult,
+    RangeSpec,
+    SliceResult,
+    Window,
+    WriteSpec,
+    columns_from_json,
+)
+from airflow_provider_backpressure.core.snapshot.topic_offsets import HIDDEN_PLACE, list_marks_of
+from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema, carrier
+from airflow_provider_backpressure.spark.stream_end import check_names, split_marks, to_one_slice
+from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
+from airflow_provider_backpressure.spark.value_hash import BatchSum
+
+if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+RUN, END = "backpressure_run", "backpressure_end"
+"""Last columns of the materialised rows: which execution of a task has made a row, and what it says behind its last."""
+Publish = Callable[[], LogState | None]
+"""Commits what is staged, and may return what the table says since then."""
+AT = "backpressure_at"
+PLACED = (*(column.name for column in HIDDEN_PLACE.values()), GONE)
+"""Columns with the position of a record, and whether its key was deleted."""
+"""Column that rises with a range's rows as they have arrived."""
+
+
+def run_range(
+    session: "SparkSession",
+    spec: RangeSpec,
+    make_frame: "Callable[[], DataFrame]",
+    profile: "ResourceProfile | None" = None,
+    read: Batches | None = None,
+    read_at: Callable[[], str] | None = None,
+) -> RangeResult:
+    """Write the rows of a frame exactly once, as the range's first slice. Runs where the lane does.
+
+    The frame is made only where the range is not committed yet. ``read``: makes the rows of what the frame has, in the
+    same tasks; ``read_at`` returns the position of the source's log there, behind a task's last row.
+    """
+    table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
+    attempt = Attempt.create(spec, to_one_slice(spec))
+
+    def prepare() -> Publish:
+        stamped = add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
+        rows, mark = stage(stamped, spec.write, attempt)
+        key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
+        _check_unique(rows, key, table.name)
+        check_partitions(rows, table)
+        return partial(_publish, table, mark, rows, key)
+
+    mark, _ = commit_once(table, attempt, partial(find_mark, attempt, table.name), prepare)
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(make_result(mark, attempt),))
+
+
+def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
+    """Count and hash the rows of a table, in as many tasks as Spark reads it by."""
+    query = json.loads(spec.query)
+    table = open_table(session, query["format"], query["table"])
+    columns = columns_from_json(query["columns"])
+    schema = arrow_schema(columns)
+    window = Window(**query["window"]) if query["window"] else None
+    names = [column.name for column in columns]
+
+    def hash_rows(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        total = BatchSum()
+        for batch in batches:
+            total.update(cast(within(batch.rename_columns(names), window), schema))
+        yield pyarrow.record_batch([pyarrow.array([_say(total)])], names=[END])
+
+    with translate_refusals(table.name):
+        rows = session.table(table.quoted).select(*(quote_column(name).alias(f"_{n}") for n, name in enumerate(names)))
+        said = map_batches(rows, hash_rows, f"{END} string").collect()
+    count, size, checksum = _add_up(row[0] for row in said)
+    return SliceResult(slice_id="", rows=count, bytes=size, checksum=checksum)
+
+
+def _publish(table: SparkTable, mark: Mark, rows: "DataFrame", key: Sequence[str]) -> None:
+    """Commit the rows, in place of those with their key if it is given."""
+    note = note_of_mark(mark)
+    if key:
+        table.merge(note, rows, partial(build_merge, columns=rows.columns, key=key))
+    else:
+        table.publish(note, rows)
+
+
+def publish_changes(table: SparkTable, mark: Mark, rows: "DataFrame", fold: ChangeFold) -> LogState | None:
+    """Commit changes by key. A MERGE that finds nothing to change commits nothing: its mark goes in without rows.
+
+    Return what the table says since the commit; ``None`` where it was not asked.
+    """
+    note = note_of_mark(mark)
+    if not mark.rows:
+        table.publish(note)
+        return None
+    table.merge(note, rows, fold.make_merge)
+    # Where it is not admitted the mark is there, or this is a late attempt, which has to leave the table alone.
+    state = table.state()
+    if not state.admits(note):
+        return state
+    log.info("Nothing was to be changed in %s by %s.", table.name, mark.slice_id)
+    table.publish(note)
+    return None
+
+
+def commit_once(
+    table: SparkTable,
+    attempt: Attempt,
+    find: Callable[[LogState], Mark | None],
+    prepare: Callable[[], Publish],
+) -> tuple[Mark, LogState]:
+    """Return the slice's mark, and what the table said with it.
+
+    Where ``find`` finds none, what ``prepare`` stages is committed as it says.
+    """
+    with translate_refusals(table.name):
+        found = find(state := table.state())
+    if found is None:
+        publish = prepare()
+        reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
+        with translate_refusals(table.name):
+            found = find(state := table.state())
+            if found is None:
+                found, state = _commit(table, attempt, publish)
+        reach(Step.AFTER_SINK_COMMIT, attempt.tag)
+    return found, state
+
+
+def _commit(table: SparkTable, attempt: Attempt, publish: Publish) -> tuple[Mark, LogState]:
+    """Let rows and mark be published, and return the slice's mark: this attempt's, or that of one before it."""
+    try:
+        said = publish()
+    except PySparkException as error:
+        found = find_mark(attempt, table.name, state := table.state())
+        if found is None:
+            raise
+        log.info("The commit of %s ended in an error, and its range is committed: %s", attempt.tag, first_line(error))
+        return found, state
+    state = table.state() if said is None else said
+    found = find_mark(attempt, table.name, state)
+    if found is None:
+        raise RangeFailed(f"The log of {table.name} has no commit of the attempt {attempt.tag}.")
+    return found, state
+
+
+def find_mark(attempt: Attempt, name: str, state: LogState) -> Mark | None:
+    """Return the slice's mark; ``PlanSuperseded`` where there is none and the attempt may not commit any more."""
+    found = state.find(attempt.plan_id, attempt.slice_id)
+    if found is None:
+        attempt.check(state.holder, name)
+        if state.is_fenced(attempt):
+            raise PlanSuperseded(f"{name} refuses the attempt {attempt.tag}: its range was revoked.")
+    return found
+
+
+def stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["DataFrame", Mark]:
+    """Materialise the rows, and return them with the mark of what they are.
+
+    A lost block fails the job: Spark does not read the source a second time for it. Where a task ran twice, its blocks
+    may be of either run; a row of another run than the one that was counted fails the write.
+    """
+    staged = stamped.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    ends = staged.where(functions.col(END).isNotNull()).select(RUN, END).collect()
+    count, size, checksum = _add_up(row[END] for row in ends)
+    read_at = _find_latest(json.loads(row[END])[3] for row in ends)
+    mark = Mark.made(attempt, rows=count, bytes=size, checksum=checksum, files=(), read_at=read_at)
+    return select_counted(staged, write, [row[RUN] for row in ends]), mark
+
+
+def add_stamps(
+    frame: "DataFrame",
+    write: WriteSpec,
+    tag: str,
+    profile: "ResourceProfile | None",
+    read: Batches | None,
+    read_at: Callable[[], str] | None,
+) -> "DataFrame":
+    """Return the rows with :data:`RUN`, and behind those of each task a row with :data:`END`."""
+    planned = arrow_schema(write.columns)
+    # Columns are numbered on their way: PySpark reads a dot in a name as a field of something.
+    fields = [StructField(f"_{n}", carrier(column.type)[1]) for n, column in enumerate(write.columns)]
+    if write.ordered:
+        fields += [*(StructField(name, LongType()) for name in PLACED[:-1]), StructField(GONE, BooleanType())]
+    schema = StructType([*fields, StructField(RUN, LongType()), StructField(END, StringType())])
+
+    def stamp(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        with report_errors():
+            given = batches if read is None else read(batches)
+            for batch in _stamp(given, planned, schema.names, read_at, write):
+                yield batch
+                reach(Step.IN_COPY, tag)
+
+    if read is None:
+        frame = _number_columns(frame, write)
+    return map_batches(frame, stamp, schema, profile)
+
+
+def _stamp(
+    batches: Iterable[pyarrow.RecordBatch],
+    planned: pyarrow.Schema,
+    names: Sequence[str],
+    read_at: Callable[[], str] | None,
+    write: WriteSpec,
+) -> Iterator[pyarrow.RecordBatch]:
+    total, run = BatchSum(), pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
+    arriving = [*planned.names, *(column.name for column in list_marks_of(write))]
+    types = [pyarrow.int64(), pyarrow.int64(), pyarrow.bool_()] if write.ordered else []
+    for batch in batches:
+        rows, marks = batch.rename_columns(arriving), list[pyarrow.Array]()
+        if write.ordered:
+            rows, placed = split_marks(rows, write.place)
+            marks = [column.cast(type_) for column, type_ in zip(placed.columns, types, strict=True)]
+        rows = cast(rows, planned)
+        total.update(rows)
+        more = [*marks, pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
+        yield pyarrow.record_batch([*rows.columns, *more], names=names)
+    nothing = [pyarrow.nulls(1, type_) for type_ in (*planned.types, *types)]
+    end = pyarrow.array([_say(total, read_at() if read_at is not None else "")], pyarrow.string())
+    yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], names=names)
+
+
+def _number_columns(frame: "DataFrame", write: WriteSpec) -> "DataFrame":
+    """Return a frame with numbers for names, the marks of an ordered plan last; ``RunnerRefused`` for other columns."""
+    names = list(frame.columns)
+    nothing = pyarrow.record_batch([pyarrow.nulls(0)] * len(names), names=names)
+    if write.ordered:
+        nothing, _ = split_marks(nothing, write.place)
+    check_names(nothing, write)
+    numbered = frame.toDF(*(f"_{n}" for n in range(len(names))))
+    last = [names.index(column.name) for column in list_marks_of(write)]
+    return numbered.select(*(f"_{n}" for n in range(len(names)) if n not in last), *(f"_{n}" for n in last))
+
+
+def select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -> "DataFrame":
+    """Return the rows under their names, each of which must be of a run that was counted.
+
+    Behind them those of a topic have :data:`PLACED`, and :data:`AT`, which rises as they have arrived.
+    """
+    named = [functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)]
+    if write.ordered:
+        staged = staged.withColumn(AT, functions.monotonically_increasing_id())
+    return select_run(staged, runs).select(*named, *((*PLACED, AT) if write.ordered else ()))
+
+
+def select_run(staged: "DataFrame", runs: Sequence[int]) -> "DataFrame":
+    """Return the rows, each of which must be of a run that was counted."""
+    other = functions.raise_error(functions.lit("A task ran twice, and its rows are not those that were counted."))
+    known = functions.when(functions.col(RUN).isin(list(runs)), functions.lit(True)).otherwise(other)
+    return staged.where(functions.col(END).isNull() & known)
+
+
+def check_partitions(rows: "DataFrame", table: SparkTable) -> None:
+    """Raise ``SinkRefused`` where the table's format would keep a text as NULL."""
+    with translate_refusals(table.name):
+        names = table.list_lossy_partitions()
+    for name in names:
+        lost = rows.where(quote_column(name).isin(*LOST_IN_PARTITIONS)).select(quote_column(name)).take(1)
+        if lost:
+            raise SinkRefused(
+                f"{table.name} is partitioned by {name}, where {table.format} keeps {lost[0][0]!r} as NULL: leave such "
+                "rows out by where=, or partition the table by another column."
+            )
+
+
+def _check_unique(rows: "DataFrame", key: Sequence[str], name: str) -> None:
+    """Raise ``SinkRefused`` where rows share a key or lack one: a merge would take any of them, or all."""
+    if not key:
+        return
+    columns = [quote_column(each) for each in key]
+    lacking = reduce(operator.or_, (column.isNull() for column in columns))
+    found = (
+        rows.groupBy(*columns)
+        .agg(functions.count("*").alias(END))
+        .where(lacking | (quote_column(END) > 1))
+        .limit(1)
+        .collect()
+    )
+    if found:
+        values = dict(zip(key, found[0], strict=False))
+        if None in values.values():
+            raise SinkRefused(f"Rows for {name} have NULL in their key ({', '.join(key)}).")
+        raise SinkRefused(f"Several rows for {name} in one range have the key {values}.")
+
+
+def quote_column(name: str) -> "Column":
+    return functions.col(f"`{name}`")
+
+
+def _say(total: BatchSum, read_at: str = "") -> str:
+    return json.dumps([total.rows, total.bytes, str(total), read_at])
+
+
+def _find_latest(read_at: Iterable[str]) -> str:
+    """Return the position of the log that all tasks had reached when their rows were read; empty where none asked."""
+    positions = [text for text in read_at if text]
+    return str(goal(LogPosition.parse(positions[0]), positions[1:])) if positions else ""
+
+
+def _add_up(said: Iterable[str]) -> tuple[int, int, str]:
+    """Return rows, bytes and checksum of all parts together: hashes are added modulo 2^64."""
+    whole = BatchSum()
+    rows = size = number = 0
+    for count, bytes_, checksum, _ in map(json.loads, said):
+        rows, size, number = rows + count, size + bytes_, number + int(checksum.rpartition(":")[2], 16)
+    return rows, size, f"{str(whole).rpartition(':')[0]}:{number % 2**64:016x}"
+
+
+def maintain_behind(
+    table: SparkTable, spec: RangeSpec, attempt: Attempt, committed: tuple[Mark, LogState], *, began: float
+) -> RangeResult:
+    """Maintain the table behind a commit, and return what the mark says.
+
+    ``committed``: what :func:`commit_once` returned; ``began``: when, by ``time.perf_counter``.
+    """
+    mark, state = committed
+    times = maintain(table, state, attempt.tag, began=began)
+    result = replace(make_result(mark, attempt), times=times)
+    return RangeResult(plan_id=spec.plan_id, seq=spec.seq, attempt=spec.attempt, slices=(result,))
+
+
+def make_result(mark: Mark, attempt: Attempt) -> SliceResult:
+    """Return what the slice's mark says, whichever attempt has made it; ``LedgerRefused`` for one of other bounds."""
+    check_marked(mark.bounds, attempt.bounds, slice_id=attempt.slice_id, plan_id=attempt.plan_id)
+    return SliceResult(
+        slice_id=mark.slice_id, rows=mark.rows, bytes=mark.bytes, checksum=mark.checksum, read_at=mark.read_at
+    )
+
+
+def describe_query(format_: str, name: str, write: WriteSpec, window: Window | None) -> str:
+    """Return what :func:`run_checksum` reads."""
+    columns: list[dict[str, Any]] = [asdict(column) for column in write.columns]
+    return json.dumps(
+        {"format": format_, "table": name, "columns": columns, "window": asdict(window) if window else None}
+    )

@@ -1,0 +1,54 @@
+"""Statements on a target that follows its source: nothing else may change its rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
+from airflow_provider_backpressure.exceptions import RESTART, RangeFailed
+
+# Of a row and before it.
+_ROW_TRIGGERS = """
+    SELECT 1 FROM pg_trigger
+    WHERE (tgrelid = %(target)s::regclass OR tgrelid IN (SELECT relid FROM pg_partition_tree(%(target)s::regclass)))
+      AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3
+    LIMIT 1
+"""
+_CHANGED = """
+    SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(c.oid) + pg_stat_get_xact_tuples_updated(c.oid)
+                        + pg_stat_get_xact_tuples_deleted(c.oid)), 0)::bigint
+    FROM pg_class c
+    WHERE c.oid = %(target)s::regclass OR c.oid IN (SELECT relid FROM pg_partition_tree(%(target)s::regclass))
+"""
+
+
+def execute_alone(
+    connection: psycopg.Connection, write: WriteSpec, statement: sql.Composed, values: Sequence[Any] = ()
+) -> int:
+    """Execute a statement that changes the target, in the transaction that is open. Return how many rows it changed.
+
+    ``RangeFailed`` where more rows of it were changed than the statement itself changed, by the server's own count: a
+    trigger or a rule changes them too. Where the server counts nothing (``track_counts``), nothing is noticed.
+    """
+    before = _count_changes(connection, write)
+    changed = connection.execute(statement, values).rowcount
+    others = _count_changes(connection, write) - before - changed
+    if others > 0:
+        raise RangeFailed(
+            f"A statement changed {changed} rows of {write.fence}, and a trigger or rule changed {others} more there: "
+            f"the target would differ from the source. Drop or disable it, and {RESTART}."
+        )
+    return changed
+
+
+def has_row_triggers(connection: psycopg.Connection, write: WriteSpec) -> bool:
+    """Whether triggers of the target see each row before it is written, and so may drop it."""
+    row = connection.execute(_ROW_TRIGGERS, {"target": write.target}).fetchone()
+    return row is not None
+
+
+def _count_changes(connection: psycopg.Connection, write: WriteSpec) -> int:
+    row = connection.execute(_CHANGED, {"target": write.target}).fetchone()
+    return row[0] if row is not None else 0
