@@ -30,6 +30,8 @@ FAILED = 1
 WRONG_USE = 2
 INTERRUPTED = 130
 """By Ctrl-C, as shells have it."""
+NESTED = ("json", "yaml")
+"""Outputs that take values within values as they are."""
 SHOWN = 8
 """Digits of an id that are shown; as many are enough to name it, mostly."""
 _TRIES = 3

@@ -122,9 +122,24 @@ def _make_commands() -> list[GroupCommand]:
                 ),
                 _action("status", "Show the state of hydrations", HYDRATIONS, WATCH, LEDGER, ARG_OUTPUT),
                 _action("sources", "Show sources, summed over their tables", LEDGER, ARG_OUTPUT, module="status"),
-                _action("ranges", "Show a hydration's ranges", HYDRATION, STATE, LEDGER, ARG_OUTPUT, module="status"),
-                _action("pause", "Pause hydrations: close their gates", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
-                _action("resume", "Resume paused hydrations", ONE_OR_ALL, ALL, WHY, LEDGER, module="control"),
+                _action(
+                    "ranges",
+                    "Show a hydration's ranges",
+                    HYDRATION,
+                    STATE,
+                    LEDGER,
+                    ARG_OUTPUT,
+                ),
+                _action(
+                    "pause",
+                    "Pause hydrations: close their gates",
+                    ONE_OR_ALL,
+                    ALL,
+                    WHY,
+                    LEDGER,
+                    module="manual_control",
+                ),
+                _action("resume", "Resume paused hydrations", ONE_OR_ALL, ALL, WHY, LEDGER, module="manual_control"),
                 _action(
                     "set",
                     "Change credits, range size or priority of a hydration",
@@ -134,7 +149,7 @@ def _make_commands() -> list[GroupCommand]:
                     PRIORITY,
                     WHY,
                     LEDGER,
-                    module="control",
+                    module="manual_control",
                     function="set_",
                 ),
                 _action(
@@ -154,10 +169,14 @@ def _make_commands() -> list[GroupCommand]:
                     WHY,
                     LEDGER,
                     ARG_OUTPUT,
-                    module="control",
                 ),
                 _action(
-                    "history", "Show the history of manual changes", ANY_HYDRATION, LEDGER, ARG_OUTPUT, module="control"
+                    "history",
+                    "Show the history of manual changes",
+                    ANY_HYDRATION,
+                    LEDGER,
+                    ARG_OUTPUT,
+                    module="manual_control",
                 ),
                 _action(
                     "retry-range",
@@ -166,7 +185,7 @@ def _make_commands() -> list[GroupCommand]:
                     SEQ,
                     WHY,
                     LEDGER,
-                    module="control",
+                    module="ranges",
                 ),
                 _action(
                     "skip-range",
@@ -175,7 +194,7 @@ def _make_commands() -> list[GroupCommand]:
                     SEQ,
                     REASON,
                     LEDGER,
-                    module="control",
+                    module="ranges",
                 ),
                 _action(
                     "change-owner",
@@ -186,7 +205,7 @@ def _make_commands() -> list[GroupCommand]:
                     WHY,
                     LEDGER,
                     function="change_owner",
-                    module="control",
+                    module="manual_control",
                 ),
                 _action(
                     "prune",
@@ -221,7 +240,6 @@ def _make_commands() -> list[GroupCommand]:
                     FULL,
                     LEDGER,
                     ARG_OUTPUT,
-                    module="plan",
                 ),
                 _action(
                     "probe",
@@ -233,7 +251,6 @@ def _make_commands() -> list[GroupCommand]:
                     LAST,
                     LEDGER,
                     ARG_OUTPUT,
-                    module="plan",
                 ),
                 _action(
                     "doctor",

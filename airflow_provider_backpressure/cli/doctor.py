@@ -27,7 +27,7 @@ from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, Backpres
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 from airflow_provider_backpressure.hooks.source_and_sink_connections import connection, endpoint
 from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
-from airflow_provider_backpressure.ledger.migration import find_missing_rights
+from airflow_provider_backpressure.ledger.role_grants import find_missing_rights
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.connectors.kafka.source.formats import Format

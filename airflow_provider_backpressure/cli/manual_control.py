@@ -1,69 +1,27 @@
-"""``pause``, ``resume``, ``set`` and ``history``: manual control of a gate, and its history."""
+"""``pause``, ``resume``, ``set``, ``history`` and ``change-owner``: what a person changes, and the history of that."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.utils.platform import getuser
 
 from airflow_provider_backpressure.cli.command import (
+    NESTED,
     SHOWN,
     command,
     find_hydration,
     open_ledger,
-    open_ledger_and_push,
     print_rows,
 )
 from airflow_provider_backpressure.core.gate.cluster_queue import (
     Change,
 )
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
-from airflow_provider_backpressure.core.planning.range_repair import repair, skip
-from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
-from airflow_provider_backpressure.core.push.channel_counters import HISTOGRAMS, merge_recorded, quantile
-from airflow_provider_backpressure.core.push.hub import Push, Switch, is_on, turn
-from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.transitions import still_owned
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
-from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
 from airflow_provider_backpressure.settings import environment
-
-ON, OFF = "on", "off"
-NESTED = ("json", "yaml")
-"""Outputs that take the histograms as they are."""
-
-
-@command
-def push(args: Namespace) -> None:
-    """Show it; with ``--publish`` or ``--subscribe`` turn a switch for every process."""
-    with open_ledger_and_push(args) as (ledger, end):
-        for switch in Switch:
-            wanted = getattr(args, switch.value)
-            if wanted is not None:
-                turn(ledger, switch, on=wanted == ON, who=getuser(), why=args.why)
-        found = facts(ledger, end)
-    if args.output not in NESTED:
-        for name in HISTOGRAMS:
-            found[name] = format_histogram(found[name])
-    print_rows(args, [found])
-
-
-def facts(ledger: Ledger, end: Push | None) -> dict[str, Any]:
-    """Return the switches, and what all processes together have counted that said so within the last hour."""
-    return {
-        "transport": end.transport if end else "none",
-        **{switch.value: ON if is_on(ledger, switch) else OFF for switch in Switch},
-        **merge_recorded(ledger.push_counts()),
-    }
-
-
-def format_histogram(histogram: dict[str, Any]) -> str:
-    """Return a histogram as a person reads it."""
-    half, most = quantile(histogram, 0.5), quantile(histogram, 0.99)
-    return "" if half is None or most is None else f"half <= {half * 1000:g} ms, 99 % <= {most * 1000:g} ms"
 
 
 @command
@@ -154,34 +112,3 @@ def _find_hydrations(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
     if args.all == bool(args.hydration):
         raise InvalidDeclaration("Name a hydration, or --all of them.")
     return ledger.hydrations() if args.all else [find_hydration(ledger, args.hydration)]
-
-
-@command
-def retry_range(args: Namespace) -> None:
-    """Remove each range from the target and plan it again; the DAG's next run reads it."""
-    with _open_plan(args) as (found, plan, opened):
-        for record in _find_ranges(args, plan, opened):
-            removed = repair(opened.ledger, opened.source, opened.sink, plan, record, who=getuser(), why=args.why)
-            print(f"Range {record.seq} ({record.bounds}) is planned again; {removed} rows were removed.")
-    print(f"Trigger the DAG {found.owner} to read them.")
-
-
-@command
-def skip_range(args: Namespace) -> None:
-    """Leave ranges out for good; the reason stays in the ledger."""
-    with _open_plan(args) as (found, plan, opened):
-        for record in _find_ranges(args, plan, opened):
-            skip(opened.ledger, opened.sink, plan, record, who=getuser(), why=args.why)
-            print(f"Range {record.seq} ({record.bounds}) is left out of {found.sink_identity}.")
-
-
-@contextmanager
-def _open_plan(args: Namespace) -> Iterator[tuple[Hydration, Plan, HydrationSession]]:
-    with open_ledger(args) as ledger:
-        found = find_hydration(ledger, args.hydration)
-    with declaration_of(found, args.backpressure_conn_id).open() as opened:
-        yield found, get_recorded_plan(found), opened
-
-
-def _find_ranges(args: Namespace, plan: Plan, opened: HydrationSession) -> Iterator[RangeRecord]:
-    return (opened.ledger.range(plan.plan_id, seq) for seq in args.seq)

@@ -34,7 +34,7 @@ from airflow_provider_backpressure.hooks.backpressure import (
 )
 from airflow_provider_backpressure.hooks.source_and_sink_connections import connection
 from airflow_provider_backpressure.ledger.database import Database, MissingRight
-from airflow_provider_backpressure.ledger.migration import write_grants, write_grants_on_mysql
+from airflow_provider_backpressure.ledger.role_grants import write_grants, write_grants_on_mysql
 
 NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 MYSQL_ROLE = 32

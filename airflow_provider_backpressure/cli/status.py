@@ -1,4 +1,4 @@
-"""``status`` and ``ranges``: the state of hydrations."""
+"""``status`` and ``sources``: the state of hydrations, and of their sources."""
 
 from argparse import Namespace
 from collections import defaultdict
@@ -12,27 +12,25 @@ from rich.live import Live
 from rich.text import Text
 
 from airflow_provider_backpressure.cli.command import (
+    NESTED,
     command,
     find_hydration,
     open_ledger,
     open_ledger_and_push,
     print_rows,
 )
-from airflow_provider_backpressure.cli.manual_control import NESTED
-from airflow_provider_backpressure.cli.manual_control import facts as push_facts
+from airflow_provider_backpressure.cli.push import facts as push_facts
 from airflow_provider_backpressure.cli.render.hydration_panel import render_hydration
 from airflow_provider_backpressure.cli.render.overview import format_log_line, overview
 from airflow_provider_backpressure.cli.render.status_values import Facts
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
-from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader, every_range, every_summary
+from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader, every_summary
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, sum_tables
 from airflow_provider_backpressure.core.push.gate_wait import Changes
 from airflow_provider_backpressure.core.push.hub import Push
-from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.recorded_declaration import get_recorded_plan
 
 REFRESH_SECONDS = 1.0
 PIPE_WIDTH = 100
@@ -54,16 +52,6 @@ def status(args: Namespace) -> None:
         else:
             more = {"push": push_facts(ledger, push)} if args.output in NESTED else {}
             print_rows(args, [{**Facts.read(ledger, one).values(), **more} for one in _chosen(ledger, args)])
-
-
-@command
-def ranges(args: Namespace) -> None:
-    """Show the ranges of a hydration's plan."""
-    states = [RangeState(args.state)] if args.state else None
-    with open_ledger(args) as ledger:
-        plan_id = get_recorded_plan(find_hydration(ledger, args.hydration)).plan_id
-        rows = [_range_facts(record) for record in every_range(ledger, plan_id, states)]
-    print_rows(args, rows)
 
 
 def open_console() -> Console:
@@ -122,21 +110,6 @@ def _log(looks: Iterator[list[HydrationSummary]]) -> None:
             if told.get(one.hydration.id) != text:
                 told[one.hydration.id] = text
                 print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}", flush=True)
-
-
-def _range_facts(record: RangeRecord) -> dict[str, Any]:
-    return {
-        "seq": record.seq,
-        "state": record.state.value,
-        "bounds": str(record.bounds),
-        "planned_rows": record.planned_rows,
-        "rows": record.rows,
-        "attempt": record.attempt,
-        "lane": record.lane,
-        "admitted_at": record.admitted_at,
-        "committed_at": record.committed_at,
-        "error": record.error,
-    }
 
 
 @command

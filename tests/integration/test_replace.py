@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres import attempt_sessions as postgres_patience
+from airflow_provider_backpressure.connectors.postgres.sink import table_swap
 from airflow_provider_backpressure.connectors.postgres.sink import table_swap as postgres_publishing
 from airflow_provider_backpressure.connectors.postgres.sink.target import PostgresTarget
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
@@ -499,7 +499,7 @@ def test_a_long_reader_is_not_waited_for_in_front_of_others(
     target(database)
     plan = replacing()
     plan.load()
-    monkeypatch.setattr(postgres_patience, "IN_USE_SECONDS", 3.0)
+    monkeypatch.setattr(table_swap, "IN_USE_SECONDS", 3.0)
     with connected(database, autocommit=False) as reader:
         assert reader.execute("SELECT count(*) FROM raw.t").fetchall() == [(OLD,)]
         clock = ManualClock(on_sleep=lambda _: slept.append(count(database)))

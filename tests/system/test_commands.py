@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.ledger.migration import TABLES
 from airflow_provider_backpressure.ledger.models import VERSION_TABLE
+from airflow_provider_backpressure.ledger.role_grants import TABLES
 from tests.system.installation import Installation
 
 pytestmark = pytest.mark.system

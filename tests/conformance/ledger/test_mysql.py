@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from airflow_provider_backpressure.ledger.database import WAIT_SECONDS, Database
-from airflow_provider_backpressure.ledger.migration import TABLES, find_missing_rights, write_grants_on_mysql
 from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.role_grants import TABLES, find_missing_rights, write_grants_on_mysql
 from tests.conformance.ledger.support import admit, planned, register, take
 from tests.support.mysql import address, new_role, run
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ from airflow.cli.cli_parser import get_parser
 from sqlalchemy.exc import IntegrityError, PendingRollbackError
 
 from airflow_provider_backpressure.cli import command
-from airflow_provider_backpressure.cli import plan as plan_command
+from airflow_provider_backpressure.cli import verify as verify_command
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.cli.plan import format_preview
 from airflow_provider_backpressure.core.config import Consistency
@@ -23,7 +23,7 @@ from airflow_provider_backpressure.core.verification.report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused
 from airflow_provider_backpressure.hooks import recorded_declaration as recorded
-from airflow_provider_backpressure.ledger.migration import TABLES
+from airflow_provider_backpressure.ledger.role_grants import TABLES
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from tests.support.world import World, context
 
@@ -318,7 +318,7 @@ def test_a_followed_table_with_open_ranges_is_not_compared_by_value(
     """W8: rows that are still to come would count as a difference, so the comparison is refused."""
     monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
     monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: world.flow["sink"])
-    monkeypatch.setattr(plan_command, "get_recorded_plan", lambda found: replace(found.plan, consistency=consistency))
+    monkeypatch.setattr(verify_command, "get_recorded_plan", lambda found: replace(found.plan, consistency=consistency))
     told: list[str] = []
 
     def verify(self, ranges, how):
