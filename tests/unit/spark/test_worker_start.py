@@ -26,7 +26,7 @@ from airflow_provider_backpressure.spark import stream_end, value_hash
 from airflow_provider_backpressure.spark import frame_path
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy, read
 from airflow_provider_backpressure.connectors.relational import csv_blocks
-from airflow_provider_backpressure.connectors.lake.tasks import parquet_files, write
+from airflow_provider_backpressure.connectors.lake.tasks import parquet_writer, write
 types = ("integer", "numeric(5,2)", "text", "boolean", "date", "timestamp with time zone", "double precision")
 columns = [Column(name=type_, type=type_) for type_ in types]
 line = b'"1","2.50","a","t","2024-02-29","2024-02-29 01:00:00+00","1.5"\\n,,,,,,\\n'
@@ -35,14 +35,14 @@ total = value_hash.BatchSum()
 for batch in stream_end.complete(given):
     total.update(batch)
     binary_copy.rows(batch, [binary_copy.Target(type=field.type) for field in batch.schema])
-    parquet_files.find_repetitive_columns(pyarrow.Table.from_batches([batch]))
+    parquet_writer.find_repetitive_columns(pyarrow.Table.from_batches([batch]))
 assert total.rows == 2
 assert "pandas" not in sys.modules
 """
 TOPIC = """
 import sys
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.connectors.kafka.tasks import read, values
+from airflow_provider_backpressure.connectors.kafka.tasks import read, record_batches
 class Record:
     partition = offset = lambda self: 3
     key = lambda self: None
@@ -52,7 +52,7 @@ class Record:
 types = {"topic": "text", "partition": "integer", "offset": "bigint", "timestamp": "timestamp with time zone"}
 types |= {"key": "bytea", "headers": "json", "value": "json"}
 columns = [Column(name=name, type=type_) for name, type_ in types.items()]
-batch = values.to_batch([Record(), Record()], columns, "orders")
+batch = record_batches.to_batch([Record(), Record()], columns, "orders")
 assert "pandas" not in sys.modules
 assert batch.column(3).to_pylist()[1].microsecond == 5000
 """

@@ -226,7 +226,7 @@ def test_what_cannot_travel_or_would_close_a_gate_is_refused_at_parse():
     asset = watch_source(source, sink, signals=[Retention(hours=6)], on_event=AsyncCallback(heard, {"prefix": ""}))
     (watcher,) = asset.watchers
     assert watcher.trigger.subject.signals[0]["hours"] == 6
-    assert watcher.trigger.subject.on_event[0]["path"].endswith("test_idle_maintenance.heard")
+    assert watcher.trigger.subject.on_event[0]["path"].endswith("test_between_runs.heard")
 
 
 def test_airflow_carries_it_as_it_is():
