@@ -51,7 +51,7 @@ def run_range(
     read: Batches | None = None,
     read_at: Callable[[], str] | None = None,
 ) -> RangeResult:
-    """Apply the records of a frame exactly once and in their turn. Arguments as for :func:`.spark_table.run_range`.
+    """Apply the records of a frame exactly once and in their turn. Arguments as for :func:`.spark_write.run_range`.
 
     ``RangeFailed`` unless each partition is where the range begins.
     """
@@ -71,7 +71,7 @@ def run_range(
 
 
 def _find_mark(spec: RangeSpec, attempt: Attempt, state: LogState) -> Mark | None:
-    """Return the range's mark; errors as those of :func:`.spark_table.find_mark`, and where it is not its turn."""
+    """Return the range's mark; errors as those of :func:`.spark_write.find_mark`, and where it is not its turn."""
     name = spec.write.target
     found = find_mark(attempt, name, state)
     if found is None:
