@@ -68,7 +68,7 @@ class MySQLSource(TableSource):
     def open_stream(self, endpoint: Endpoint, stream: str) -> Source:
         """Return the log of this server. ``stream``: the id of its hydration."""
         self._check_installed()
-        from airflow_provider_backpressure.connectors.mysql.source.shared_log import MySQLStream
+        from airflow_provider_backpressure.connectors.mysql.source.shared_log_source import MySQLStream
 
         return MySQLStream(self, endpoint, stream)
 

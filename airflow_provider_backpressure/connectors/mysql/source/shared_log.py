@@ -4,15 +4,10 @@ The binlog shows every table, so a table joins and leaves without a trace there.
 changes count, and is compared with the log's files: a binlog that was reset has transactions of the same numbers again.
 """
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog
 from airflow_provider_backpressure.connectors.mysql.source.checks import check_server
-from airflow_provider_backpressure.connectors.mysql.source.table import KIND, MySQLTable
-from airflow_provider_backpressure.connectors.relational.shared_log_source import StreamSource
 from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
@@ -65,23 +60,3 @@ class SharedTableLog(MySQLLog):
     ) -> list[LogBounds]:
         """Refuse: windows are of all tables."""
         raise InvalidDeclaration(f"{self._table} shares the log {self.stream}, which is replayed for all its tables.")
-
-
-if TYPE_CHECKING:
-    from airflow_provider_backpressure.connectors.mysql.source.config import MySQLSource
-
-
-class MySQLStream(StreamSource, MySQLTable):
-    """Implements :class:`..core.ports.Source` for a log."""
-
-    kind = KIND
-
-    def __init__(self, declared: "MySQLSource", endpoint: Endpoint, stream: str) -> None:
-        """``stream``: the id of its hydration."""
-        name = f"backpressure_{stream}"
-        # The log is the server's: it is in no database.
-        super().__init__(replace(declared, table=f"{name}.{name}", tables=(), columns=None), endpoint)
-        self.identity = f"mysql://{endpoint.host}:{endpoint.port}/{name}"
-
-    def _open_log(self, hydration_id: str) -> SharedLog:
-        return SharedLog(self._endpoint, hydration_id)

@@ -98,7 +98,7 @@ class PostgresSource(TableSource):
     def open_stream(self, endpoint: Endpoint, stream: str, tables: Sequence[str]) -> Source:
         """Return the log that ``tables`` of this database share. ``stream``: the id of its hydration."""
         from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-        from airflow_provider_backpressure.connectors.postgres.source.shared_log import PostgresStream
+        from airflow_provider_backpressure.connectors.postgres.source.shared_log_source import PostgresStream
 
         return PostgresStream(self, endpoint, stream, [QualifiedName.parse(table) for table in tables])
 

@@ -5,25 +5,20 @@ shown, carries the mark of the table in it too: so each table is compared by its
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.replication_slots import drop_publication, slot_name
+from airflow_provider_backpressure.connectors.postgres.replication_slots import drop_publication
 from airflow_provider_backpressure.connectors.postgres.source.change_log import (
     MARK,
     RESTART,
     PostgresLog,
     make_log_query,
 )
-from airflow_provider_backpressure.connectors.postgres.source.table import KIND, PostgresTable
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.connectors.relational.shared_log_source import StreamSource
 from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
@@ -200,25 +195,3 @@ _MAY_LEAVE = sql.SQL(
     WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s AND pg_has_role(p.pubowner, 'USAGE')
     """
 )
-
-
-if TYPE_CHECKING:
-    from airflow_provider_backpressure.connectors.postgres.source.config import PostgresSource
-
-
-class PostgresStream(StreamSource, PostgresTable):
-    """Implements :class:`..core.ports.Source` for a log."""
-
-    kind = KIND
-
-    def __init__(
-        self, declared: "PostgresSource", endpoint: Endpoint, stream: str, tables: Sequence[QualifiedName]
-    ) -> None:
-        """``declared``: what may be kept of the log. ``stream``: the id of its hydration; ``tables``: see the log."""
-        name = slot_name(stream)
-        super().__init__(replace(declared, table=name, tables=(), columns=None), endpoint)
-        self._tables = tables
-        self.identity = f"postgres://{endpoint.address}/{name}"
-
-    def _open_log(self, hydration_id: str) -> SharedLog:
-        return SharedLog(self._endpoint, self._tables, hydration_id, **self._limits)
