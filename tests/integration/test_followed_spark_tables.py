@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from airflow_provider_backpressure.core.progress.summary import held_back
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
+from airflow_provider_backpressure.runners.connect import ConnectRunner
+from dev.lake_connectors import SMALL, make_connector_conf
+from dev.services import Services
 from tests import types_mysql
 from tests.integration.test_catch_up import killed_at
 from tests.integration.test_lakes import SALES, source_rows
@@ -404,6 +408,49 @@ def test_every_type_is_replayed_as_it_is_read(followed: FollowedTable) -> None:
     followed.source("UPDATE sales SET id = -id", "UPDATE sales SET shop = 7 WHERE id > -100")
     followed.go()
     assert followed.rows() == source_rows(database)
+
+
+ODD = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+"""Settings of a server by which Spark writes other times than it is given."""
+
+
+@pytest.fixture
+def odd_cluster(services: Services) -> Iterator[Cluster]:
+    """A server with :data:`ODD`."""
+    folder, name = services.guest("odd"), "connect:odd"
+    conf = {**SMALL, **make_connector_conf(folder), **ODD}
+    server = services.up(name, jars=(), driver_memory="1g", spark_conf=conf)[name]
+    yield Cluster(url=server.url, ui_url=server.ui_url, folder=folder)
+    services.down(name)
+
+
+@pytest.mark.statement("K2", "X4")
+def test_settings_of_a_server_change_no_time(odd_cluster: Cluster, database: Endpoint, ledger_url: str) -> None:
+    """K2, X4: neither of a range nor of a window; read without Spark, which undoes some of what it did."""
+    logins: dict[str, Endpoint] = {}
+    here = Composed(source=database, sink=database, ledger_url=ledger_url, remote=IN_PROCESS)
+    rows = [
+        (1, date(1500, 3, 1), datetime(2024, 1, 1, 0, 0, 0, 123456, UTC), datetime(2024, 3, 10, 2, 30, 0, 7)),
+        (2, date(1, 1, 1), datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, 0, 0, 0, 1)),
+        (3, date(9999, 12, 31), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(1582, 10, 10)),
+    ]
+    with closing(ConnectRunner(odd_cluster.url, logins, ui_url=odd_cluster.ui_url)) as runner:
+        followed = follow(here, odd_cluster, odd_cluster.place("delta", "odd"), runner, logins)
+        followed.source("CREATE TABLE t (id int PRIMARY KEY, d date, at timestamptz, here timestamp)")
+        for id_, *values in rows:
+            quoted = ", ".join(f"'{value.isoformat()}'" for value in values)
+            followed.source(f"INSERT INTO t VALUES ({id_}, {quoted})")
+        followed.go()
+        assert followed.rows() == rows
+        followed.source("UPDATE t SET id = id + 10")
+        assert followed.go().verdict is Verdict.PLANNED
+        assert followed.rows() == [(id_ + 10, *values) for id_, *values in rows]
 
 
 @pytest.fixture(params=["delta", "iceberg"])
