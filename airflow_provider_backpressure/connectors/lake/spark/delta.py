@@ -183,9 +183,10 @@ class DeltaTable(SparkTable):
         """See :meth:`SparkTable.remove_old_versions`. Files go, by ``delta.deletedFileRetentionDuration``.
 
         What we need is in the log, which keeps its commits for a time of its own. A table's folders are listed by as
-        many tasks as a setting of the session says, 10,000 unless set: minutes for a small table.
+        many tasks as a setting of the session says, 10,000 unless set: minutes for a small table. No merge of this lane
+        is under way meanwhile: where the table keeps files for no time at all, its new ones would go too.
         """
-        with clone_session(self.session) as session:
+        with self._merging, clone_session(self.session) as session:
             session.conf.set(LISTING, str(LISTING_TASKS))
             session.sql(f"VACUUM {self.quoted}")
 

@@ -1,12 +1,15 @@
 """What is read of the log of a Delta table, over a log that is a list."""
 
 import time
+from contextlib import nullcontext
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
+from airflow_provider_backpressure.connectors.lake.spark import delta
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 
@@ -146,3 +149,15 @@ def test_a_merge_that_another_commit_overtook_is_made_again(
     except PySparkException:
         assert ran == 1
     assert table.ran == ran
+
+
+@pytest.mark.statement("K3", "X1")
+def test_no_file_is_removed_while_a_merge_writes_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3, X1: the next range of a topic may be merged meanwhile, and no version has its files yet."""
+    table, ran = Overtaken("", times=0), list[bool]()
+    session = Mock()
+    session.sql.side_effect = lambda statement: ran.append(table._merging.locked())
+    monkeypatch.setattr(delta, "clone_session", lambda of: nullcontext(session))
+    table.remove_old_versions()
+    assert ran == [True]
+    assert not table._merging.locked()
