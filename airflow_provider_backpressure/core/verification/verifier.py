@@ -184,7 +184,8 @@ class Verifier:
         target = self._checksum(self._query(None)).result()
         differences = []
         if target.rows != rows:
-            differences.append(f"the target holds {target.rows} rows, {rows} were committed")
+            staying = f"; {STAYING}" if self.plan.mode is Mode.UPSERT and target.rows > rows else ""
+            differences.append(f"the target holds {target.rows} rows, {rows} were committed{staying}")
         elif _number(target.checksum) != total:
             differences.append(f"the target's checksum is {_number(target.checksum):016x}, {total:016x} was committed")
         return Report(

@@ -14,6 +14,9 @@ from airflow_provider_backpressure.core.gate.hydration_record import Permit, Pha
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
+from airflow_provider_backpressure.core.planning.results import Verdict
+from airflow_provider_backpressure.core.progress.samples import total_progress
+from airflow_provider_backpressure.core.snapshot.messages import Column, Transform
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State
@@ -428,6 +431,17 @@ def test_verification_names_the_range_that_differs(bench):
     assert "checksum" in report.mismatches[1].sentence
     bench.source.keys = list(range(99))
     assert any("source holds 9 rows" in each.sentence for each in verifier.verify(ranges, Verify.FULL).mismatches)
+
+
+def test_rows_that_an_upsert_leaves_are_named_where_the_target_is_compared_as_a_whole(bench):
+    """A transform may have moved rows between ranges, so that none can be named."""
+    bench.lane().run()
+    plan = replace(bench.planned.plan, mode=Mode.UPSERT, transform=Transform(sql="SELECT id FROM source"))
+    verifier = Verifier(plan=plan, source=bench.source, sink=bench.sink, runner=bench.runner)
+    assert verifier.verify(bench.ledger.ranges(bench.plan_id), Verify.TARGET).equal
+    bench.sink.rows.append(1000)
+    (found,) = verifier.verify(bench.ledger.ranges(bench.plan_id), Verify.TARGET).mismatches
+    assert found.sentence.startswith("the target holds 101 rows, 100 were committed; upsert leaves rows in the target")
 
 
 def test_rows_that_upsert_leaves_are_told_apart_from_lost_ones(bench):
