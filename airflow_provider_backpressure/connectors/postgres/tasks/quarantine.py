@@ -48,7 +48,7 @@ def split_cut(
     if not bad:
         return rows, []
     kept = pyarrow.array([number not in bad for number in range(rows.num_rows)])
-    found = [(rows.slice(number, 1).to_pylist()[0], bad[number]) for number in sorted(bad)]
+    found = [(_read_row(rows.slice(number, 1)), bad[number]) for number in sorted(bad)]
     return rows.filter(kept), found
 
 
@@ -65,7 +65,20 @@ def _find_too_long(type_: str, values: pyarrow.Array) -> pyarrow.Array | None:
     most = int(match[1])
     too_long = pc.greater(pc.utf8_length(values), most)
     # The server refuses the others itself.
-    return pc.and_(too_long, pc.less_equal(pc.utf8_length(pc.utf8_rtrim(values, " ")), most))
+    return pc.and_(too_long, pc.less_equal(pc.utf8_length(pc.ascii_rtrim(values, " ")), most))
+
+
+def _read_row(batch: pyarrow.RecordBatch) -> dict[str, Any]:
+    """Return the one row of a batch. Bytes that are no UTF-8, which a transform may take for text, are escaped."""
+    try:
+        return dict(batch.to_pylist()[0])
+    except UnicodeDecodeError:
+        row = {}
+        for name, values in zip(batch.schema.names, batch.columns, strict=True):
+            is_text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
+            (value,) = (values.cast(pyarrow.large_binary()) if is_text else values).to_pylist()
+            row[name] = value.decode(errors="backslashreplace") if is_text and value is not None else value
+        return row
 
 
 class BadRowIsolator:
@@ -91,7 +104,7 @@ class BadRowIsolator:
                 put(batch)
         except psycopg.DataError as error:
             if batch.num_rows == 1:
-                row = batch.to_pylist()[0]
+                row = _read_row(batch)
                 if self._spec.write.ordered:
                     row = name_place(row)
                 self.refuse(row, _nul(row, error) or _reason(error))

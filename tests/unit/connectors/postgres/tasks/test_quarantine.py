@@ -36,3 +36,13 @@ def test_only_rows_that_would_be_cut_are_kept_out(
 def test_columns_of_numbers_are_left_alone() -> None:
     rows = pyarrow.record_batch([pyarrow.array([1, 2])], names=["code"])
     assert split_cut(rows, [Column(name="code", type="name")]) == (rows, [])
+
+
+def test_a_text_of_other_bytes_can_be_shown() -> None:
+    """Spark casts any bytes to a string; the server refuses them, and the row has to be named."""
+    broken = pyarrow.array([b"a\xff" + b"x" * 63]).view(pyarrow.string())
+    rows = pyarrow.record_batch([broken, pyarrow.array([7])], names=["code", "id"])
+    kept, bad = split_cut(rows, [Column(name="code", type="name"), Column(name="id", type="bigint")])
+    assert kept.num_rows == 0
+    assert split_cut(rows, [Column(name="code", type="character varying(3)")]) == (rows, [])
+    assert bad == [({"code": "a\\xff" + "x" * 63, "id": 7}, "column code: value too long for type name")]
