@@ -23,7 +23,6 @@ from airflow_provider_backpressure.core.progress.summary import held_back
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
-from airflow_provider_backpressure.runners.connect import ConnectRunner
 from dev.lake_connectors import SMALL, make_connector_conf
 from dev.services import Services
 from tests import types_mysql

@@ -14,11 +14,8 @@ from airflow_provider_backpressure.core.gate.hydration_record import Permit, Pha
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
-from airflow_provider_backpressure.core.planning.results import Verdict
-from airflow_provider_backpressure.core.progress.samples import total_progress
-from airflow_provider_backpressure.core.snapshot.messages import Column, Transform
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Transform
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (
