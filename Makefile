@@ -15,6 +15,7 @@ help: ## List the commands
 # The lock is installed with its hashes; the project itself is linked, so that an edit needs no second install.
 $(READY): requirements.lock setup.cfg
 	@$(PYTHON) dev/prerequisites.py
+	@test -x $(BIN)/python || echo "Making .venv; with the packages it takes two or three minutes …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@echo "Installing the locked packages …"
