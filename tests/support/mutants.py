@@ -75,7 +75,7 @@ MUTANTS = (
         module="connectors/postgres/tasks/pgoutput_decoder.py",
         right="self._pass_to(body, sorted(owners), parts)",
         wrong="self._pass_to(body, sorted(owners)[:1], parts)",
-        test="unit/connectors/postgres/tasks/test_pgoutput.py::test_one_truncate_empties_all_tables_that_it_names",
+        test="unit/connectors/postgres/tasks/test_pgoutput_decoder.py::test_one_truncate_empties_all_tables_that_it_names",
     ),
     Mutant(
         name="a table of a shared log is decoded by later columns",
@@ -83,7 +83,7 @@ MUTANTS = (
         right="yield from self._decode(parts)\n                self._learn(body)",
         wrong="self._learn(body)",
         test=(
-            "unit/connectors/postgres/tasks/test_pgoutput.py"
+            "unit/connectors/postgres/tasks/test_pgoutput_decoder.py"
             "::test_what_came_before_a_table_was_altered_is_decoded_by_its_columns_of_then"
         ),
     ),
@@ -150,7 +150,7 @@ MUTANTS = (
         module="core/verification/completeness_check.py",
         right="if total is None or found.skipped or found.rows == total:",
         wrong="if True:",
-        test="unit/core/verification/test_completion.py::test_rows_that_did_not_arrive_are_missed",
+        test="unit/core/verification/test_completeness_check.py::test_rows_that_did_not_arrive_are_missed",
     ),
     Mutant(
         name="push applies any number",
@@ -171,7 +171,7 @@ MUTANTS = (
         module="core/gate/cluster_queue.py",
         right="start if math.isfinite(start) else None",
         wrong="start + 1000 if math.isfinite(start) else None",
-        test="unit/core/gate/test_queue.py::test_each_end_lets_the_next_one_in",
+        test="unit/core/gate/test_cluster_queue.py::test_each_end_lets_the_next_one_in",
     ),
     Mutant(
         name="the memory's baseline is measured while ranges are in flight",
@@ -185,7 +185,7 @@ MUTANTS = (
         module="connectors/kafka/source/retention_and_lag.py",
         right="milliseconds / 1000 if deletes",
         wrong="milliseconds if deletes",
-        test="unit/connectors/kafka/source/test_health.py::test_retention_is_told_in_milliseconds_and_kept_in_seconds",
+        test="unit/connectors/kafka/source/test_retention_and_lag.py::test_retention_is_told_in_milliseconds_and_kept_in_seconds",
     ),
     Mutant(
         name="a slice of a topic holds the offset at its end",
@@ -199,7 +199,7 @@ MUTANTS = (
         module="connectors/postgres/tasks/pgoutput_decoder.py",
         right='self._start <= int.from_bytes(body[1:9], "big") < self._end',
         wrong='self._start < int.from_bytes(body[1:9], "big") < self._end',
-        test="unit/connectors/postgres/tasks/test_pgoutput.py::test_a_window_holds_the_commits_from_its_start_to_before_its_end",
+        test="unit/connectors/postgres/tasks/test_pgoutput_decoder.py::test_a_window_holds_the_commits_from_its_start_to_before_its_end",
     ),
     Mutant(
         name="a window's lower bound is inclusive",
