@@ -120,7 +120,7 @@ def test_a_range_into_files_shows_what_its_stages_do(
     rows = int(seconds / ROW_SECONDS) * MANY
     monkeypatch.setattr(pyarrow.parquet, "ParquetWriter", SlowWriter)
     monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 2**19)
-    # A process of Spark's begins anew with each range; threads here go on where the test before has ended.
+    # A process of Spark's begins anew with each range; the threads of this process keep what an earlier test measured.
     monkeypatch.setattr(reader_timings, "_meter", Meter())
     (tmp_path / "lake").mkdir()
     source = globals()[fill](request, rows)

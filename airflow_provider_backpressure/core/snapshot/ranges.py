@@ -145,6 +145,10 @@ def seq_of(slice_id: str) -> int:
     return int(slice_id.partition(".")[0])
 
 
+FIRST_ATTEMPT = 1
+"""Number of a range's first attempt: there is none below it."""
+
+
 def attempt_tag(plan_id: str, slice_id: str, attempt: int) -> str:
     """Return ``bp:<plan>:<slice>:<attempt>``, at most 63 bytes (PostgreSQL cuts longer application names)."""
     return f"bp:{plan_id}:{slice_id}:{attempt}"

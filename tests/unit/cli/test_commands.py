@@ -84,7 +84,7 @@ def test_status_before_during_and_after(world, airflow):
 
 
 def test_status_of_a_dag_is_that_of_its_hydrations(world, airflow):
-    """Whoever knows only the DAG finds them; a command that takes one hydration says which there are."""
+    """A user may know only the DAG's id. A command that takes one hydration names those of the DAG."""
     assert facts(airflow, "dag")["id"] == facts(airflow)["id"]
     code, _, err = airflow("pause", "dag", "--why", "release")
     assert (code, err) == (

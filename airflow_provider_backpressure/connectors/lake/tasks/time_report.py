@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 
 from airflow_provider_backpressure.connectors.lake.base_table import LakeTable
 from airflow_provider_backpressure.connectors.lake.markers import Attempt
+from airflow_provider_backpressure.core.snapshot.ranges import FIRST_ATTEMPT
 from airflow_provider_backpressure.core.stage_metrics import times_of
 from airflow_provider_backpressure.spark.reader_timings import peek
 
@@ -21,6 +22,10 @@ def report_times(table: LakeTable, attempt: Attempt) -> Iterator[None]:
     Nothing that fails here ends the range.
     """
     ended, written = threading.Event(), threading.Event()
+    if attempt.attempt > FIRST_ATTEMPT:
+        # Those of an attempt that was killed would be taken for this one's.
+        with suppress(Exception):
+            table.notes().drop_times(attempt.plan_id, attempt.slice_id)
 
     def report() -> None:
         while not ended.wait(REPORT_SECONDS):

@@ -193,11 +193,8 @@ MINIMUM_VERSION = 140000
 """From it on COPY shows its progress, and arrays of a user's own types can be received from another cluster."""
 
 
-def check_fit(session: Session, fitting: Fitting) -> Relation | None:
-    """Return the target where everything fits, ``None`` where it is to be created; ``SinkRefused`` otherwise.
-
-    The latter names every difference.
-    """
+def check_fit(session: Session, fitting: Fitting) -> None:
+    """Return where everything fits; ``SinkRefused`` with every difference otherwise."""
     _check_server(session)
     _check_lengths(fitting)
     missing_key = [name for name in fitting.key if name not in {column.name for column in fitting.columns}]
@@ -210,7 +207,6 @@ def check_fit(session: Session, fitting: Fitting) -> Relation | None:
     against += against_encoding(session) if fitting.log is Log.PARTS else []
     against += _find_undurable(session, fitting, table)
     _refuse(session, fitting.name, against)
-    return table
 
 
 def _find_undurable(session: Session, fitting: Fitting, table: Relation | None) -> list[str]:

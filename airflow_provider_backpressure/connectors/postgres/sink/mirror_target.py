@@ -44,8 +44,6 @@ class PostgresMirror:
     """The table that rows are written to: the target, or the shadow that is to take its place."""
     key: tuple[str, ...]
     """The key that the sink is declared with."""
-    fitted: tuple[Relation | None] | None = None
-    """The target as the plan at work found it a moment ago; ``None`` where it did not look."""
 
     def check(self, write: WriteSpec, split: Sequence[str]) -> None:
         """See :meth:`..core.ports.sink.MirrorTarget.check`. Text has to be of one collation on both sides."""
@@ -91,7 +89,7 @@ class PostgresMirror:
 
     def check_rewrites(self, write: WriteSpec, key: Sequence[str], split: Sequence[str]) -> None:
         """See :meth:`..core.ports.sink.MirrorTarget.check_rewrites`. Rows are staged, and markers updated."""
-        table = self.fitted[0] if self.fitted else find(self.session, self.name)
+        table = find(self.session, self.name)
         if write.mode in (Mode.APPEND, Mode.UPSERT):
             if self.key and set(self.key) != set(key):
                 raise SinkRefused("The target is declared with another key.")

@@ -16,7 +16,7 @@ from airflow_provider_backpressure.connectors.postgres.attempt_sessions import (
     rows_in_flight,
     slice_prefix,
 )
-from airflow_provider_backpressure.connectors.postgres.catalog import Relation, find_number, place
+from airflow_provider_backpressure.connectors.postgres.catalog import find_number, place
 from airflow_provider_backpressure.connectors.postgres.connect import (
     DURABLE,
     EVERY_ROW,
@@ -133,7 +133,6 @@ class PostgresTarget:
         self._session = Session(endpoint, errors=ERRORS, settings=settings)
         self._endpoint = endpoint
         self._there = False
-        self._fitted: tuple[Relation | None] | None = None
         self._poll, self._clock = poll or PollPolicy(), clock or SystemClock()
         self._conditions = RangeConditions(self._session, self._name, self._readable)
         self.identity = f"postgres://{endpoint.address}/{self._name}"
@@ -145,7 +144,7 @@ class PostgresTarget:
         if wanted in KEYED and not by:
             raise SinkRefused(f"{self._name} cannot be upserted or mirrored without a key.")
         fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, log=log)
-        self._fitted = (check_fit(self._session, fitting),)
+        check_fit(self._session, fitting)
         self._session.read(partial(self._check_schema, schemas=recall_schemas(self._session, self._plans)))
         return WriteSpec(
             kind=KIND,
@@ -384,8 +383,7 @@ class PostgresTarget:
     def mirror(self, write: WriteSpec | None = None) -> PostgresMirror:
         written = shadow_of(write) if write is not None and write.mode == Mode.REPLACE else self._name
         tables = (self._plans, self._commits)
-        key, fitted = self._declared.key or (), self._fitted
-        return PostgresMirror(self._session, self._name, *tables, self._conditions, written, key, fitted)
+        return PostgresMirror(self._session, self._name, *tables, self._conditions, written, self._declared.key or ())
 
     def open_moment(self, plan: Plan, *, committed: int) -> TargetMoment:
         at, tables = self._session.endpoint, (self._plans, self._commits, self._frontiers)

@@ -10,13 +10,12 @@ from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, E
 from airflow_provider_backpressure.connectors.postgres.connect import connect as connect_postgres
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.snapshot.ranges import FIRST_ATTEMPT
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable, SourceRefused, SourceUnavailable
 
 SOURCE = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 SINK = Errors(refused=SinkRefused, unavailable=SinkUnavailable)
 
-FIRST_ATTEMPT = 1
-"""Number of a range's first attempt: there is none below it."""
 LOCK_WAIT = 600
 """Seconds for which a statement on the data waits for a lock: a locked target holds the job back, it is no failure."""
 MARKER_WAIT = 10
