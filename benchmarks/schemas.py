@@ -23,7 +23,7 @@ import requests
 from pyspark.sql.connect.session import SparkSession
 from rich.console import Console
 
-from airflow_provider_backpressure.core.gate.cluster_queue import CONCURRENCY
+from airflow_provider_backpressure.core.default_limits import HYDRATIONS_AT_ONCE
 from airflow_provider_backpressure.ledger.migration import migrate
 from benchmarks import machine, page, report, standalone
 from benchmarks.accounting import Accounts
@@ -367,7 +367,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--tables", type=int, nargs="+", default=[1_000])
     parser.add_argument("--rows", type=int, default=1_000, help="of each table")
     parser.add_argument("--large", type=int, default=0, help=f"tables of {LARGE_ROWS:,} rows beside them")
-    parser.add_argument("--tokens", type=int, default=CONCURRENCY, help="tables that are drained at once")
+    parser.add_argument("--tokens", type=int, default=HYDRATIONS_AT_ONCE, help="tables that are drained at once")
     parser.add_argument("--sides", nargs="+", choices=[OURS, *PEERS], default=[OURS], help="who copies the tables")
     parser.add_argument("--standalone", action="store_true", help="from trigger to verified in airflow standalone")
     parser.add_argument("--cold", action="store_true", help="Spark has not run a job before")

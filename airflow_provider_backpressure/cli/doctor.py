@@ -24,8 +24,9 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
 )
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, BackpressureHook, url
+from airflow_provider_backpressure.hooks.connection_fields import connection
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
-from airflow_provider_backpressure.hooks.source_and_sink_connections import connection, endpoint
+from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
 from airflow_provider_backpressure.ledger.role_grants import find_missing_rights
 
@@ -115,8 +116,9 @@ def kafka(place: Endpoint) -> Iterator[str]:
 
 def mysql(place: Endpoint) -> Iterator[str]:
     """A server of a version that can be read from, and whether what it says is encrypted."""
-    from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, connect, is_mariadb, version
+    from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, connect
     from airflow_provider_backpressure.connectors.mysql.errors import Errors
+    from airflow_provider_backpressure.connectors.mysql.server_versions import is_mariadb, version
 
     errors = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
     with connect(place, errors=errors, name=CONTROL) as connection, errors.translate_errors(place):

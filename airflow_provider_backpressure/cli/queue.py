@@ -11,12 +11,8 @@ from airflow_provider_backpressure.cli.command import (
     open_ledger,
     print_rows,
 )
-from airflow_provider_backpressure.core.gate.cluster_queue import (
-    CONCURRENCY,
-    QueueEntry,
-    Shared,
-    by_turn,
-)
+from airflow_provider_backpressure.core.default_limits import HYDRATIONS_AT_ONCE
+from airflow_provider_backpressure.core.gate.cluster_queue import QueueEntry, Shared, by_turn
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.displayed_state import State
 from airflow_provider_backpressure.core.progress.rates_and_eta import duration
@@ -48,7 +44,7 @@ def rows(ledger: Ledger, cluster: str | None) -> list[dict[str, Any]]:
     for name in sorted({entry.cluster for entry in entries}):
         most = ledger.get_shared(Shared.HYDRATIONS, name)
         own = by_turn(entry for entry in entries if entry.cluster == name and entry.hydration_id in seen)
-        lines += [_line(entry, seen[entry.hydration_id], CONCURRENCY if most is None else most) for entry in own]
+        lines += [_line(entry, seen[entry.hydration_id], HYDRATIONS_AT_ONCE if most is None else most) for entry in own]
     return lines
 
 

@@ -14,8 +14,8 @@ from airflow_provider_backpressure.core.ports import Channel, Receiver
 from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks import source_and_sink_connections as kafka
-from airflow_provider_backpressure.hooks.source_and_sink_connections import OPTIONS, from_connection
+from airflow_provider_backpressure.hooks import kafka_connection as kafka
+from airflow_provider_backpressure.hooks.database_connections import OPTIONS, from_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import URL

@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_backpressure.core.default_limits import HYDRATIONS_AT_ONCE
 from airflow_provider_backpressure.core.gate.cluster_queue import (
-    CONCURRENCY,
     NOT_QUEUED,
     QueueEntry,
     QueuePlace,
@@ -213,7 +213,7 @@ def _with_starts(connection: Connection, found: list[HydrationSummary], queues: 
     for name in waiting:
         own, most = queues.entries.get(name, ()), queues.limits.get(name)
         seconds = estimate_seconds(own, {each.hydration_id: works[each.hydration_id] for each in own})
-        starts |= estimate_starts(own, seconds, concurrency=CONCURRENCY if most is None else most)
+        starts |= estimate_starts(own, seconds, concurrency=HYDRATIONS_AT_ONCE if most is None else most)
     return [
         replace(now, starts_in_seconds=starts.get(now.hydration.id)) if now.state is State.QUEUED else now
         for now in found

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.default_limits import TOKEN_SECONDS
 from airflow_provider_backpressure.core.gate.cluster_queue import (
     STAND_BY_SECONDS,
-    TOKEN_SECONDS,
     Change,
     Control,
     QueueEntry,

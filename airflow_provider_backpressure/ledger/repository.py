@@ -14,7 +14,8 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from airflow_provider_backpressure.core import transitions as refusals
-from airflow_provider_backpressure.core.gate.cluster_queue import TOKEN_SECONDS, Shared
+from airflow_provider_backpressure.core.default_limits import TOKEN_SECONDS
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Permit, Phase
 from airflow_provider_backpressure.core.gate.signals import Decision

@@ -12,6 +12,7 @@ from airflow_provider_backpressure import exceptions
 from airflow_provider_backpressure.airflow_compat import AirflowSkipException
 from airflow_provider_backpressure.base_operator import TransformTask, failure_of, may_retry
 from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.default_limits import MAX_MAPPED_TASKS, TABLES_PLANNED_AT_ONCE
 from airflow_provider_backpressure.core.execution.concurrent_hydrations import WorkPool
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.gate.task_activity import Step
@@ -36,13 +37,9 @@ from airflow_provider_backpressure.operators.several_tables import (
 )
 from airflow_provider_backpressure.operators.shared_log_hydration import TableStream, find_stream
 
-MAX_TASKS = 1024
-"""Most ranges that become tasks; Airflow's own limit of a mapped task."""
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
 DONE = (Verdict.UNCHANGED, Verdict.MOVED)
 """Verdicts that leave nothing to do."""
-PLANNED_AT_ONCE = 4
-"""Tables of one task that are planned at once; each has a connection to source and target. More wait for Python."""
 RESTART, FORETELL, ALLOW_DELETES = "restart", "plan", "allow_deletes"
 """What a run may be triggered for by its ``backpressure``."""
 PLANNED_BY = "_backpressure_planned_by"
@@ -201,7 +198,7 @@ class PlanSnapshotOperator(TransformTask):
                 kept = {pair: id_ for pair, id_ in kept.items() if pair not in stream.again}
             pool = WorkPool(
                 work=lambda pair: self._plan_table(context, tables, pair, stream),
-                most=lambda: PLANNED_AT_ONCE,
+                most=lambda: TABLES_PLANNED_AT_ONCE,
                 on_end=tables.report,
             )
             stuck = tables.check_gone(every)
@@ -308,10 +305,10 @@ class PlanSnapshotOperator(TransformTask):
         raise AirflowSkipException(f"{planned.note}; {READ_ONCE}" if once else planned.note)
 
     def _open_ranges(self, opened: HydrationSession, planned: Planned) -> list[int]:
-        found = opened.ledger.ranges(planned.plan.plan_id, states=OPEN, limit=MAX_TASKS + 1)
-        if len(found) > MAX_TASKS:
+        found = opened.ledger.ranges(planned.plan.plan_id, states=OPEN, limit=MAX_MAPPED_TASKS + 1)
+        if len(found) > MAX_MAPPED_TASKS:
             raise InvalidDeclaration(
-                f"More than {MAX_TASKS:,} ranges are open, too many for one task each: use lanes instead "
+                f"More than {MAX_MAPPED_TASKS:,} ranges are open, too many for one task each: use lanes instead "
                 "(task_per_range=False), which need no task per range, or larger ranges."
             )
         return [record.seq for record in found]

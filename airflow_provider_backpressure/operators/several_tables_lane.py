@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.admission.gate_watcher import Watch
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.default_limits import HYDRATIONS_AT_ONCE
 from airflow_provider_backpressure.core.execution.concurrent_hydrations import Finished, WorkPool
 from airflow_provider_backpressure.core.execution.lane_submission import LaneResult, Outcome
-from airflow_provider_backpressure.core.gate.cluster_queue import CONCURRENCY, Shared
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.gate.signals import QUEUE
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -78,7 +79,7 @@ class TableLane:
     _clocks: list[LaneClock] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
     _reminders: dict[TablePair, float] = field(default_factory=dict)
-    _tokens: tuple[float, int] = (0.0, CONCURRENCY)
+    _tokens: tuple[float, int] = (0.0, HYDRATIONS_AT_ONCE)
 
     def select(self, planned: PlannedTables) -> None:
         """Find which of the planned tables this lane works on: those of this run that it has not verified yet."""
@@ -197,7 +198,7 @@ class TableLane:
         read_at, tokens = self._tokens
         if time.monotonic() >= read_at + LIMIT_SECONDS or not read_at:
             found = self.tables.shared.ledger.get_shared(Shared.HYDRATIONS, self.tables.declared.spark_conn_id)
-            tokens = CONCURRENCY if found is None else found
+            tokens = HYDRATIONS_AT_ONCE if found is None else found
             self._tokens = (time.monotonic(), tokens)
         return tokens
 

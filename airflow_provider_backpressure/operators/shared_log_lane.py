@@ -9,6 +9,7 @@ epoch of its own.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from airflow_provider_backpressure.core.default_limits import LOG_RESTARTS
 from airflow_provider_backpressure.core.execution.concurrent_hydrations import Finished
 from airflow_provider_backpressure.core.execution.lane_submission import LaneResult, Outcome
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
@@ -26,9 +27,6 @@ from airflow_provider_backpressure.operators.several_tables import PlannedTables
 from airflow_provider_backpressure.operators.several_tables_lane import Drain, TableLane, Turn
 from airflow_provider_backpressure.operators.shared_log_hydration import TableStream
 from airflow_provider_backpressure.triggers import AdmissionTrigger
-
-LOGS = 3
-"""How many times one try of the task may find the log lost, and begin it again with its tables."""
 
 TURN_SECONDS = 60.0
 """Seconds for which ranges are begun before windows go in between."""
@@ -56,7 +54,7 @@ class StreamLane:
 
         A log that was given up, as is declared, begins again, and its tables are read again with it.
         """
-        for left in reversed(range(LOGS)):
+        for left in reversed(range(LOG_RESTARTS)):
             try:
                 self._read_again()
                 self._drain_in_turns(drain, follow, clock)

@@ -9,7 +9,8 @@ from airflow.sdk import Context
 from airflow_provider_backpressure import openlineage, settings
 from airflow_provider_backpressure.base_operator import TransformTask, range_lane
 from airflow_provider_backpressure.core.admission.gate_watcher import Watch, part
-from airflow_provider_backpressure.core.admission.permits_and_reservations import LEASE_SECONDS, gate_decision
+from airflow_provider_backpressure.core.admission.permits_and_reservations import gate_decision
+from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.gate.signals import Decision

@@ -9,6 +9,7 @@ from airflow.sdk import Asset, Context
 from airflow_provider_backpressure.airflow_compat import keep_asset_state
 from airflow_provider_backpressure.assets import has_asset, hydration_asset, hydrations_of, make_event_extra
 from airflow_provider_backpressure.base_operator import HydrationTask, may_retry
+from airflow_provider_backpressure.core.default_limits import TABLES_VERIFIED_AT_ONCE
 from airflow_provider_backpressure.core.execution.concurrent_hydrations import WorkPool
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase
 from airflow_provider_backpressure.core.gate.task_activity import Step
@@ -42,10 +43,6 @@ from airflow_provider_backpressure.operators.shared_log_hydration import TableSt
 
 NAMED = 20
 """Most ranges that are named in the error; the log has them all."""
-
-
-VERIFIED_AT_ONCE = 8
-"""Tables of one task that are verified at once; each has a connection to the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +145,7 @@ class VerifyHydrationOperator(HydrationTask):
                 return self._verify_table(context, tables, pair, every.get(pair), log)
 
             pool: WorkPool[TablePair, Verified] = WorkPool(
-                work=verify, most=lambda: VERIFIED_AT_ONCE, on_end=tables.report
+                work=verify, most=lambda: TABLES_VERIFIED_AT_ONCE, on_end=tables.report
             )
             found = pool.run(planned.ids)
             ended = self._end_log(stream, log, found.failed) if stream is not None and lost is None else None

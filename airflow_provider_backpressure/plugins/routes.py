@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 
+from airflow_provider_backpressure.core.default_limits import HYDRATIONS_AT_ONCE
 from airflow_provider_backpressure.core.gate.cluster_queue import (
-    CONCURRENCY,
     Change,
     QueueEntry,
     Shared,
@@ -139,7 +139,7 @@ def queues(ledger: Ledger, user: User) -> answers.Queues:
         own = [entry for entry in entries if entry.cluster == name]
         if own or clusters[name] & shown:
             most = ledger.get_shared(Shared.HYDRATIONS, name)
-            queue = _queue(name, own, by_id, works, CONCURRENCY if most is None else most)
+            queue = _queue(name, own, by_id, works, HYDRATIONS_AT_ONCE if most is None else most)
             queue.may_steer = clusters[name] <= shown and clusters[name] <= steerable(user, clusters[name])
             queue.acts = [answers.Act.from_value(act) for act in acts if act.values.get("name") == name][:SHOWN_ACTS]
             told.append(queue)

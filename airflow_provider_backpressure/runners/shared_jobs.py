@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-MOST_TOGETHER = 32
-"""Most pieces of one job: a piece waits for the slowest of its job."""
+from airflow_provider_backpressure.core.default_limits import RANGES_PER_SHARED_JOB
+
 SLOTS = 8
 """Slots that are expected where the cluster does not say how many it has."""
 
@@ -72,7 +72,7 @@ class SharedJobs(Generic[Piece, Answer]):
         with self._lock:
             if not self._waiting or self._busy >= slots:
                 return
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TOGETHER))]
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), RANGES_PER_SHARED_JOB))]
             self._busy += len(batch)
 
         def work() -> None:

@@ -17,8 +17,8 @@ from airflow_provider_backpressure.core.admission.health_measurements import Hea
 from airflow_provider_backpressure.core.admission.permits_and_reservations import NONE_SEEN, Readings, read_gate
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.default_limits import HEARTBEAT_SECONDS
 from airflow_provider_backpressure.core.gate.signals import Decision
-from airflow_provider_backpressure.core.gate.task_activity import HEARTBEAT_SECONDS
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_health

@@ -14,8 +14,8 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push, is_pushed
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, open_ledger, url
+from airflow_provider_backpressure.hooks.connection_fields import check_type, unknown_connection_error
 from airflow_provider_backpressure.hooks.push_transport import push_over, transport
-from airflow_provider_backpressure.hooks.source_and_sink_connections import check_type, unknown_connection_error
 
 if TYPE_CHECKING:
     from sqlalchemy import URL

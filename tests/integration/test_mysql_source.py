@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.cli.doctor import CHECKS, REACHES
-from airflow_provider_backpressure.connectors.mysql import connect as connect_module
+from airflow_provider_backpressure.connectors.mysql import server_versions
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.source.change_log import ERRORS
 from airflow_provider_backpressure.core.config import Consistency
@@ -516,7 +516,7 @@ def test_what_is_missing_is_named_in_one_sentence(
             assert "\n" not in sentence
             assert not any(word in sentence for word in ("hunter2", role.password, mysql_database.password))
         assert opened(role, columns=("id",)).snapshot().total == 0
-    monkeypatch.setattr(connect_module, "OLDEST", (99, 0))
+    monkeypatch.setattr(server_versions, "OLDEST", (99, 0))
     with pytest.raises(SourceRefused, match=r"is of version 8\.\d+; a source needs 99\.0 or later\.$"):
         opened().snapshot()
     monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.config.find_spec", lambda name: None)

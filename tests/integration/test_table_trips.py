@@ -88,8 +88,8 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
 
     monkeypatch.setattr(psycopg.Cursor, "execute", run)
     monkeypatch.setattr(psycopg.Connection, "_exec_command", begin_or_end)
-    monkeypatch.setattr(planning, "PLANNED_AT_ONCE", 1)
-    monkeypatch.setattr(verifying, "VERIFIED_AT_ONCE", 1)
+    monkeypatch.setattr(planning, "TABLES_PLANNED_AT_ONCE", 1)
+    monkeypatch.setattr(verifying, "TABLES_VERIFIED_AT_ONCE", 1)
     monkeypatch.setattr(TableLane, "_count_tokens", lambda lane: 1)
     made.watch(monkeypatch, PlanSnapshotOperator, "_plan_table")
     made.watch(monkeypatch, TableLane, "_drain")

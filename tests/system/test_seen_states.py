@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from airflow_provider_backpressure.core.gate.cluster_queue import CONCURRENCY, Shared
+from airflow_provider_backpressure.core.default_limits import HYDRATIONS_AT_ONCE
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from tests.support.browser import log_in, opened_browser, picture_folder
 from tests.system.installation import Installation, Run
 
@@ -137,7 +138,7 @@ def test_a_hydration_that_waits_its_turn(installation: Installation, seen: Seen)
         run = begin(installation, "queued")
         seen.shows("queued", "Queued", f"number 1 on {CLUSTER}")
     finally:
-        installation.ledger.share(Shared.HYDRATIONS, CLUSTER, CONCURRENCY, who="ada")
+        installation.ledger.share(Shared.HYDRATIONS, CLUSTER, HYDRATIONS_AT_ONCE, who="ada")
     assert run.ends() == "success", run.states()
 
 

@@ -208,7 +208,7 @@ def test_a_table_of_names_has_them_all(page: str, heading: str, names: list[str]
 
 def test_extras_of_connections_are_documented_as_they_are() -> None:
     """Every extra of a database's connection that is read, and no other."""
-    from airflow_provider_backpressure.hooks.source_and_sink_connections import ADDRESS, OPTIONS
+    from airflow_provider_backpressure.hooks.database_connections import ADDRESS, OPTIONS
 
     table = first_column(section("howto/connections.md", "The two databases: type postgres"))
     assert {name for cell in table for name in cell.split(", ")} == {*OPTIONS, *ADDRESS}
@@ -216,7 +216,7 @@ def test_extras_of_connections_are_documented_as_they_are() -> None:
 
 def test_extras_of_mysql_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks.source_and_sink_connections import MYSQL_EXTRAS
+    from airflow_provider_backpressure.hooks.database_connections import MYSQL_EXTRAS
 
     table = first_column(section("howto/connections.md", "MySQL: type mysql"))
     assert {name for cell in table for name in cell.split(", ")} == set(MYSQL_EXTRAS)
@@ -224,14 +224,8 @@ def test_extras_of_mysql_are_documented_as_they_are() -> None:
 
 def test_extras_of_kafka_are_documented_as_they_are() -> None:
     """Every extra that is read, and no other."""
-    from airflow_provider_backpressure.hooks import source_and_sink_connections as endpoints
-    from airflow_provider_backpressure.hooks.source_and_sink_connections import (
-        EXECUTOR_SERVERS,
-        PASSWORD,
-        SERVERS,
-        SETTINGS,
-        USER,
-    )
+    from airflow_provider_backpressure.hooks import kafka_connection as endpoints
+    from airflow_provider_backpressure.hooks.kafka_connection import EXECUTOR_SERVERS, PASSWORD, SERVERS, SETTINGS, USER
 
     table = first_column(section("howto/connections.md", "A login by OAuth"))
     by_oauth = {*endpoints.OAUTH_SETTINGS, endpoints.EXTENSIONS, endpoints.CLIENT_ID[0], endpoints.CLIENT_SECRET[0]}

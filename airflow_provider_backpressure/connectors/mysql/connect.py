@@ -1,6 +1,5 @@
 """Opens connections to MySQL: the driver's parameters, the settings of each of our sessions, and the oldest server."""
 
-import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -9,7 +8,7 @@ from typing import Any, TypeVar
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, is_lost
-from airflow_provider_backpressure.connectors.relational.errors import where
+from airflow_provider_backpressure.connectors.mysql.server_versions import check_version, is_mariadb
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import strip_frames
 
@@ -170,30 +169,3 @@ class Session:
         if self._connection is None:
             self._connection = connect(self.endpoint, errors=self.errors, name=CONTROL)
         return self._connection
-
-
-OLDEST = (8, 0)
-OLDEST_MARIADB = (10, 6)
-
-
-def version(connection: Connection) -> tuple[int, ...]:
-    """Return the server's version by its greeting: ``(8, 0, 31)``."""
-    text = str(connection.get_server_info()).removeprefix("5.5.5-")
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return tuple(int(part) for part in match.groups(default="0")) if match else (0, 0, 0)
-
-
-def is_mariadb(connection: Connection) -> bool:
-    """Whether it is MariaDB in MySQL's place."""
-    return "MariaDB" in str(connection.get_server_info())
-
-
-def check_version(connection: Connection, endpoint: Endpoint, errors: Errors) -> None:
-    """Raise ``errors.refused`` for a server that is too old."""
-    product, oldest = ("MariaDB", OLDEST_MARIADB) if is_mariadb(connection) else ("MySQL", OLDEST)
-    found = version(connection)
-    if found[:2] < oldest:
-        raise errors.refused(
-            f"{product} at {where(endpoint)} is of version {found[0]}.{found[1]}; a source needs "
-            f"{oldest[0]}.{oldest[1]} or later."
-        )

@@ -7,8 +7,9 @@ from typing import Any
 
 from pymysql.cursors import DictCursor
 
-from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, Connection, connect, is_mariadb, version
+from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
+from airflow_provider_backpressure.connectors.mysql.server_versions import is_mariadb, version
 from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.endpoints import Endpoint

@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import (
     NONE_SEEN,
-    RESERVATION_SECONDS,
     Limiter,
     Readings,
     gate_decision,
@@ -15,6 +14,7 @@ from airflow_provider_backpressure.core.admission.permits_and_reservations impor
     stand_in_line,
 )
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.default_limits import RESERVATION_SECONDS
 from airflow_provider_backpressure.core.gate.cluster_queue import NOT_QUEUED
 from airflow_provider_backpressure.core.gate.hydration_record import GateState
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading, decide

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS
 from airflow_provider_backpressure.core.gate.credit_limits import Limit, Pace, PacedLimit, limit_for
 from airflow_provider_backpressure.core.gate.hydration_record import GateState, Permit, Refusal
 from airflow_provider_backpressure.core.gate.signals import (
@@ -41,11 +42,6 @@ log = logging.getLogger(__name__)
 Readings = Mapping[Watched, HealthReading]
 """What was last seen of the budget's declared signals; one that is missing was never seen."""
 NONE_SEEN: Readings = {}
-
-LEASE_SECONDS = 60.0
-"""How long a credit is held without a sign of life from its lane."""
-RESERVATION_SECONDS = 300.0
-"""How long a sensor's reservation waits for its submission; Airflow may take minutes to start the next task."""
 
 
 def memory_signals(

@@ -9,9 +9,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from airflow_provider_backpressure.core.admission.permits_and_reservations import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.capacity.saturation_curve import SCRATCH, Curve, Step, ladder, measure_step
 from airflow_provider_backpressure.core.config import Budget, Consistency, Law, Mode
+from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.execution.lane_submission import LaneResult
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Permit, Refusal

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from airflow_provider_backpressure.core.admission.permits_and_reservations import LEASE_SECONDS, Limiter
+from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS, MAX_ATTEMPTS
 from airflow_provider_backpressure.core.execution.kept_snapshot import KeptSnapshot
 from airflow_provider_backpressure.core.execution.lane_submission import (
     Job,
@@ -35,7 +36,6 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageClock, State, total
-from airflow_provider_backpressure.core.transitions.range_transitions import MAX_ATTEMPTS
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LedgerRefused,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from airflow_provider_backpressure.core.admission.permits_and_reservations import LEASE_SECONDS
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS, SHARED_JOB_BYTES, SHARED_JOB_ROWS
 from airflow_provider_backpressure.core.gate.hydration_record import Refusal
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.catch_up_windows import find_released_position, open_log
@@ -31,9 +31,6 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
 """Seconds after which a lane with ranges in flight, and none left to submit, asks whether there is another one."""
-SMALL_ROWS = 20_000
-SMALL_BYTES = 4 << 20
-"""Most of a range that may share a job with others: it would wait long for the slowest of them otherwise."""
 
 
 class Outcome(Enum):
@@ -116,7 +113,7 @@ def spec_for(
         since=plan.snapshot_epoch if plan.survives else 0,
         tables=plan.tables,
         task_cpus=task_cpus,
-        small=record.planned_rows <= SMALL_ROWS and record.planned_bytes <= SMALL_BYTES,
+        small=record.planned_rows <= SHARED_JOB_ROWS and record.planned_bytes <= SHARED_JOB_BYTES,
     )
 
 

@@ -11,12 +11,9 @@ from enum import StrEnum
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from airflow_provider_backpressure.core.default_limits import HYDRATIONS_AT_ONCE, TOKEN_SECONDS
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
-CONCURRENCY = 4
-"""How many sources hydrate at once on a cluster, unless a person says otherwise."""
-TOKEN_SECONDS = 120.0
-"""How long a token, or a place in the queue, is kept without a sign of life."""
 STAND_BY_SECONDS = 60.0
 """How long a hydration that waits for a connection is waited for without a sign of life. A task that has given its
 worker slot back needs some seconds until it has one again."""
@@ -47,7 +44,7 @@ class QueuePlace:
     position: int = 0
     """1 for the next one; 0 where it does not wait."""
     running: int = 0
-    concurrency: int = CONCURRENCY
+    concurrency: int = HYDRATIONS_AT_ONCE
     cluster: str = ""
 
 
@@ -80,7 +77,7 @@ def place(entries: Sequence[QueueEntry], hydration_id: str, *, concurrency: int 
         granted=granted,
         position=0 if granted else ahead + 1,
         running=len(running),
-        concurrency=CONCURRENCY if concurrency is None else concurrency,
+        concurrency=HYDRATIONS_AT_ONCE if concurrency is None else concurrency,
         cluster=cluster,
     )
 

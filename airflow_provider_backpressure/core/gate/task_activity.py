@@ -6,9 +6,6 @@ from enum import StrEnum
 
 from airflow_provider_backpressure.core.json_codec import from_dict, to_json
 
-HEARTBEAT_SECONDS = 30.0
-"""Seconds between two heartbeats of a task."""
-
 
 class Step(StrEnum):
     """What the task works on."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.gate.task_activity import HEARTBEAT_SECONDS, Activity, Step
+from airflow_provider_backpressure.core.default_limits import HEARTBEAT_SECONDS
+from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.monitoring.source_observer import nobodys_error
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.timers import Timer, start_timer

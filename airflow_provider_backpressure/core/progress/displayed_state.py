@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Protocol
 
+from airflow_provider_backpressure.core.default_limits import HEARTBEAT_SECONDS
 from airflow_provider_backpressure.core.gate.cluster_queue import QueuePlace, may_start
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase
-from airflow_provider_backpressure.core.gate.task_activity import HEARTBEAT_SECONDS, Activity, Step
+from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.progress.lag import Course, amount
 from airflow_provider_backpressure.core.progress.rates_and_eta import duration
 

@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from airflow_provider_backpressure.core.default_limits import SLOWER_SAMPLES
 from airflow_provider_backpressure.core.health_signal_declarations import size
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.progress.rates_and_eta import duration
 from airflow_provider_backpressure.core.progress.source_position import Unit, to_json_keys
 from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier, rate
-
-IN_A_ROW = 3
-"""Samples in a row, each slower than its source, until a hydration counts as not keeping up."""
 
 
 class Verdict(StrEnum):
@@ -103,7 +101,7 @@ class Course:
         """Whether it keeps up."""
         if self.lag is None or not self.latest.follows:
             return Verdict.UNKNOWN
-        if self.behind >= IN_A_ROW:
+        if self.behind >= SLOWER_SAMPLES:
             return Verdict.NOT_KEEPING_UP
         if self.lag == 0:
             return Verdict.CAUGHT_UP

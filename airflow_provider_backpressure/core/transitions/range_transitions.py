@@ -14,8 +14,6 @@ from airflow_provider_backpressure.core.snapshot.ranges import (
     attempt_tag,
 )
 
-MAX_ATTEMPTS = 3
-"""How often a range is tried before it counts as failed."""
 ERROR_LENGTH = 4000
 
 

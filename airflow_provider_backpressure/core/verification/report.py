@@ -1,6 +1,16 @@
-"""What a verification has found."""
+"""What a verification has found, and the sentences for it."""
 
 from dataclasses import dataclass
+
+NOT_READ_AGAIN = (
+    "The source was not read again in the snapshot of plan {}, which is gone by now: declare verify='full' for the "
+    "whole task group, so that the next plan is compared while its snapshot is kept, or use verify='target'."
+)
+NO_MARKER = "the target has no marker with its bounds"
+SURPLUS_ADVICE = (
+    "upsert leaves rows in the target that are no longer in the source: delete them, or empty the target and trigger "
+    'the DAG with {"backpressure": "restart"}'
+)
 
 
 @dataclass(frozen=True, kw_only=True)

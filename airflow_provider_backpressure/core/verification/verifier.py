@@ -17,22 +17,17 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, SliceResult, Window
 from airflow_provider_backpressure.core.verification.followed_table_comparison import FollowedVerifier
-from airflow_provider_backpressure.core.verification.report import Mismatch, Report
+from airflow_provider_backpressure.core.verification.report import (
+    NO_MARKER,
+    NOT_READ_AGAIN,
+    SURPLUS_ADVICE,
+    Mismatch,
+    Report,
+)
 from airflow_provider_backpressure.core.verification.source_reader import SourceReader, choose_batch
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused
 
 log = logging.getLogger(__name__)
-
-
-NOT_READ_AGAIN = (
-    "The source was not read again in the snapshot of plan {}, which is gone by now: declare verify='full' for the "
-    "whole task group, so that the next plan is compared while its snapshot is kept, or use verify='target'."
-)
-NO_MARKER = "the target has no marker with its bounds"
-STAYING = (
-    "upsert leaves rows in the target that are no longer in the source: delete them, or empty the target and trigger "
-    'the DAG with {"backpressure": "restart"}'
-)
 
 
 class Verify(StrEnum):
@@ -184,7 +179,7 @@ class Verifier:
         target = self._checksum(self._query(None)).result()
         differences = []
         if target.rows != rows:
-            staying = f"; {STAYING}" if self.plan.mode is Mode.UPSERT and target.rows > rows else ""
+            staying = f"; {SURPLUS_ADVICE}" if self.plan.mode is Mode.UPSERT and target.rows > rows else ""
             differences.append(f"the target holds {target.rows} rows, {rows} were committed{staying}")
         elif _number(target.checksum) != total:
             differences.append(f"the target's checksum is {_number(target.checksum):016x}, {total:016x} was committed")
@@ -208,7 +203,7 @@ class Verifier:
                 self._report(count)
                 difference = compare(marker, target, *others)
                 if self.plan.mode is Mode.UPSERT and marker is not None and target.rows > marker.rows:
-                    difference += f"; {STAYING}"
+                    difference += f"; {SURPLUS_ADVICE}"
                 if difference:
                     mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {difference}"))
         return Report(ranges=count, rows=rows, checksum=f"{total % 2**64:016x}", mismatches=tuple(mismatches))

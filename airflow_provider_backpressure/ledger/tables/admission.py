@@ -2,7 +2,8 @@
 
 from sqlalchemy.engine import Connection
 
-from airflow_provider_backpressure.core.gate.cluster_queue import TOKEN_SECONDS, Shared
+from airflow_provider_backpressure.core.default_limits import TOKEN_SECONDS
+from airflow_provider_backpressure.core.gate.cluster_queue import Shared
 from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating

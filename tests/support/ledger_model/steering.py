@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_backpressure.core.default_limits import TOKEN_SECONDS
 from airflow_provider_backpressure.core.gate.cluster_queue import (
     STAND_BY_SECONDS,
-    TOKEN_SECONDS,
     Change,
     Control,
     QueueEntry,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_backpressure.core import transitions as refusals
+from airflow_provider_backpressure.core.default_limits import TOKEN_SECONDS
 from airflow_provider_backpressure.core.gate.cluster_queue import (
     NOT_QUEUED,
     REMEMBERED_SECONDS,
-    TOKEN_SECONDS,
     Control,
     QueueEntry,
     QueuePlace,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.progress.lag import IN_A_ROW, Course, Sight, Verdict, advance, lags, sentence
+from airflow_provider_backpressure.core.default_limits import SLOWER_SAMPLES
+from airflow_provider_backpressure.core.progress.lag import Course, Sight, Verdict, advance, lags, sentence
 from airflow_provider_backpressure.core.progress.source_position import Unit
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -59,7 +60,7 @@ def test_not_keeping_up_takes_three_samples_in_a_row():
         Verdict.NOT_KEEPING_UP,
         Verdict.KEEPING_UP,
     ]
-    assert IN_A_ROW == 3
+    assert SLOWER_SAMPLES == 3
 
 
 @pytest.mark.statement("M9", "F1")
