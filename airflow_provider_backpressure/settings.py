@@ -5,6 +5,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 from airflow_provider_backpressure.airflow_compat import conf
+from airflow_provider_backpressure.core import default_limits
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.monitoring.source_observer import Kept
 from airflow_provider_backpressure.core.ports.ledger import History
@@ -44,19 +45,19 @@ def page_path() -> str:
 
 def inline_wait() -> float:
     """Return how many seconds a lane waits at a closed gate before it defers."""
-    return conf.getfloat(SECTION, "inline_wait", fallback=30.0)
+    return conf.getfloat(SECTION, "inline_wait", fallback=default_limits.INLINE_WAIT_SECONDS)
 
 
 def poll_policy() -> PollPolicy:
     """Return how lanes, triggers and sensors wait between two looks at the gate."""
-    longest = conf.getfloat(SECTION, "poll_interval", fallback=0.5)
+    longest = conf.getfloat(SECTION, "poll_interval", fallback=default_limits.POLL_SECONDS)
     return PollPolicy(initial=min(0.2, longest), maximum=longest)
 
 
 def samples_kept() -> Kept:
     """Return for how long samples are kept, and how many of a hydration; ``InvalidDeclaration`` for less than one."""
-    days = conf.getfloat(SECTION, "sample_days", fallback=7.0)
-    rows = conf.getint(SECTION, "sample_rows", fallback=100_000)
+    days = conf.getfloat(SECTION, "sample_days", fallback=default_limits.SAMPLE_DAYS)
+    rows = conf.getint(SECTION, "sample_rows", fallback=default_limits.SAMPLE_ROWS)
     if not days > 0 or rows < 1:
         raise InvalidDeclaration(f"[backpressure] sample_days and sample_rows must be above 0, not {days} and {rows}.")
     return Kept(seconds=days * 86400.0, rows=rows)
@@ -64,8 +65,8 @@ def samples_kept() -> Kept:
 
 def history() -> History:
     """Return for how long plans that no run needs any more are kept, and how many; ``InvalidDeclaration`` below 0."""
-    days = conf.getfloat(SECTION, "history_days", fallback=90.0)
-    plans = conf.getint(SECTION, "history_plans", fallback=20)
+    days = conf.getfloat(SECTION, "history_days", fallback=default_limits.HISTORY_DAYS)
+    plans = conf.getint(SECTION, "history_plans", fallback=default_limits.HISTORY_PLANS)
     if not days >= 0 or plans < 0:
         raise InvalidDeclaration(
             f"[backpressure] history_days and history_plans must be at least 0, not {days} and {plans}."
@@ -75,7 +76,7 @@ def history() -> History:
 
 def gate_closed_seconds() -> float:
     """Return for how long a gate may be closed before an event says so; ``InvalidDeclaration`` below 0."""
-    seconds = conf.getfloat(SECTION, "gate_closed_seconds", fallback=600.0)
+    seconds = conf.getfloat(SECTION, "gate_closed_seconds", fallback=default_limits.GATE_CLOSED_SECONDS)
     if not seconds >= 0:
         raise InvalidDeclaration(f"[backpressure] gate_closed_seconds must be at least 0, not {seconds}.")
     return seconds

@@ -24,7 +24,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.read import CSV, wa
 from airflow_provider_backpressure.connectors.relational.csv_blocks import parse, pieces
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
+from airflow_provider_backpressure.spark.column_types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 from benchmarks import machine, page, report
 from benchmarks.copy_loop import SETTINGS, TABLE, Clock

@@ -27,7 +27,6 @@ from google.protobuf import json_format
 
 from airflow_provider_backpressure.connectors.kafka.source.config import KafkaSource, columns_of
 from airflow_provider_backpressure.connectors.kafka.source.formats import Avro, Format, JsonSchema, Protobuf
-from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import merge, to_columns
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import (
     AVRO,
     JSON,
@@ -36,6 +35,7 @@ from airflow_provider_backpressure.connectors.kafka.source.schema_registry impor
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import (
     PROTOBUF as PROTOBUF_TYPE,
 )
+from airflow_provider_backpressure.connectors.kafka.source.schema_versions import merge, to_columns
 from airflow_provider_backpressure.connectors.kafka.tasks.record_batches import to_batch, to_decoders
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec
 from benchmarks import machine, page, protobuf_records, report

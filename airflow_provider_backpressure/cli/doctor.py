@@ -141,7 +141,7 @@ def registry(place: Endpoint) -> Iterator[str]:
 
 def check_subjects(conn_id: str, subjects: Iterable[Subject]) -> Iterator[Check]:
     """Check the subjects that topics are read by, each as a run that plans does: its versions, and their columns."""
-    from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import pin
+    from airflow_provider_backpressure.connectors.kafka.source.schema_versions import pin
 
     def read_subject(subject: Subject) -> Iterator[str]:
         place = endpoint(conn_id, *CHECKS)

@@ -1,4 +1,4 @@
-"""Limits and waits that hold unless a declaration, a person or a setting says otherwise: one place to find them."""
+"""Limits, waits and retentions that hold unless a declaration, a person or a setting says otherwise: one place."""
 
 # Ranges
 MAX_ATTEMPTS = 3
@@ -34,3 +34,15 @@ HEARTBEAT_SECONDS = 30.0
 # Verdicts
 SLOWER_SAMPLES = 3
 """Samples in a row, each slower than its source, until a hydration counts as not keeping up."""
+
+# Settings of Airflow's section [backpressure], where it does not have them
+INLINE_WAIT_SECONDS = 30.0
+"""How long a lane waits at a closed gate before it defers."""
+POLL_SECONDS = 0.5
+"""Longest pause between two looks at the gate without push."""
+SAMPLE_DAYS, SAMPLE_ROWS = 7.0, 100_000
+"""For how long samples of a hydration are kept, and how many."""
+HISTORY_DAYS, HISTORY_PLANS = 90.0, 20
+"""For how long plans that no run needs any more are kept, and how many of them."""
+GATE_CLOSED_SECONDS = 600.0
+"""How long a gate may be closed before an event says so."""

@@ -33,7 +33,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import RunnerRefused, from_text
 from airflow_provider_backpressure.spark.change_rows import log_reader
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier, postgres_type
+from airflow_provider_backpressure.spark.column_types import carrier, postgres_type
 from airflow_provider_backpressure.spark.range_views import refuse_views
 from airflow_provider_backpressure.spark.readers_and_writers import (
     SPARK_READ,

@@ -42,7 +42,7 @@ class Reader(Protocol):
     """A kind of source, inside a task."""
 
     def read(self, source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the rows of a slice, streamed, typed as :func:`..spark.postgres_to_spark_types.carrier` says.
+        """Yield the rows of a slice, streamed, typed as :func:`..spark.column_types.carrier` says.
 
         ``name``: the attempt's tag, or any name where nothing is written. Errors: ``SourceRefused``,
         ``SourceUnavailable``, ``SnapshotLost``.

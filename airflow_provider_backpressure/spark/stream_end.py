@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import Column, R
 from airflow_provider_backpressure.core.snapshot.topic_offsets import HIDDEN_PLACE, PLACE, TOMBSTONE, list_marks
 from airflow_provider_backpressure.exceptions import RESTART, RangeFailed, RunnerRefused
 from airflow_provider_backpressure.spark.arrow_buffers import FALSE, TRUE
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 END = "backpressure_end"
 """Last column of what is written: true in one row that follows all others and is not written itself."""

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
     digest_row,
 )
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import kept_of
+from airflow_provider_backpressure.spark.column_types import kept_of
 from airflow_provider_backpressure.spark.readers_and_writers import reader, writer
 from airflow_provider_backpressure.spark.stream_end import apart
 from airflow_provider_backpressure.spark.task import measure

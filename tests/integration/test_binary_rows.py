@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.write import to_csv
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_type
+from airflow_provider_backpressure.spark.column_types import arrow_type
 from tests.support.postgres import run
 
 pytestmark = pytest.mark.integration

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "types.md"
 MYSQL = PAGE.with_name("types-mysql.md")

@@ -9,6 +9,7 @@ from pathlib import Path
 import airflow
 import jsonschema
 
+from airflow_provider_backpressure.core import default_limits
 from airflow_provider_backpressure.provider_info import get_provider_info
 
 
@@ -44,3 +45,17 @@ def test_everything_named_exists():
         for entry in info[kind]:
             for module in entry["python-modules"]:
                 importlib.import_module(module)
+
+
+def test_defaults_of_settings_are_those_of_the_code():
+    options = get_provider_info()["config"]["backpressure"]["options"]
+    in_code = {
+        "inline_wait": default_limits.INLINE_WAIT_SECONDS,
+        "poll_interval": default_limits.POLL_SECONDS,
+        "gate_closed_seconds": default_limits.GATE_CLOSED_SECONDS,
+        "sample_days": default_limits.SAMPLE_DAYS,
+        "sample_rows": default_limits.SAMPLE_ROWS,
+        "history_days": default_limits.HISTORY_DAYS,
+        "history_plans": default_limits.HISTORY_PLANS,
+    }
+    assert {name: float(options[name]["default"]) for name in in_code} == in_code

@@ -12,7 +12,7 @@ from pyarrow import csv
 
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 BLOCK = 512 * 1024
 """Bytes of text parsed at a time: enough that the parser's own start does not count."""

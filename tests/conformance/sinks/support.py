@@ -20,7 +20,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Window,
     WriteSpec,
 )
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 from airflow_provider_backpressure.spark.stream_end import END
 from tests.conformance.sinks.cases import Case, opened
 

@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 from airflow_provider_backpressure.connectors.lake.delta import file_actions as delta_files
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
-from airflow_provider_backpressure.spark.postgres_to_spark_types import PLAIN, arrow_type
+from airflow_provider_backpressure.spark.column_types import PLAIN, arrow_type
 from airflow_provider_backpressure.spark.stream_end import END
 from tests.conformance.sinks.cases import Case, DeltaCase
 from tests.conformance.sinks.support import begin

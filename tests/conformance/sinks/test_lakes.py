@@ -40,7 +40,7 @@ from airflow_provider_backpressure.exceptions import (
     Transient,
 )
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
+from airflow_provider_backpressure.spark.column_types import arrow_schema
 from tests.conformance.sinks import test_ordered
 from tests.conformance.sinks.cases import COLUMNS, Case, DeltaCase, IcebergCase, ParquetCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids

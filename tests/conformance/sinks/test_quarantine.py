@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.lake.tasks import write as lake
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed, SinkRefused
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, PostgresSink
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
+from airflow_provider_backpressure.spark.column_types import arrow_schema
 from airflow_provider_backpressure.spark.stream_end import BAD, END, bad
 from tests.conformance.sinks.cases import Case, DeltaCase, HadoopCase, IcebergCase, ParquetCase, PostgresCase, opened
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids

@@ -14,7 +14,7 @@ from airflow_provider_backpressure.cli.canary import (
     read_pages,
 )
 from airflow_provider_backpressure.exceptions import RunnerRefused, RunnerUnavailable
-from tests.unit.connectors.kafka.source.test_pinned_schemas import answering
+from tests.unit.connectors.kafka.source.test_schema_versions import answering
 
 pytestmark = pytest.mark.statement("K5")
 

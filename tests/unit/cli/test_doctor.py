@@ -14,7 +14,7 @@ from airflow_provider_backpressure.operators import PlanSnapshotOperator
 from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import Avro, Debezium, JsonSchema, KafkaSource, Protobuf
 from tests.support.world import World, context
-from tests.unit.connectors.kafka.source.test_pinned_schemas import SECRET, answering
+from tests.unit.connectors.kafka.source.test_schema_versions import SECRET, answering
 
 FORMAT = Avro(registry_conn_id="registry")
 PATH = "/api/subjects/orders-value/versions"

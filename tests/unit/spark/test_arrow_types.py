@@ -9,7 +9,7 @@ from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
 
 from airflow_provider_backpressure.connectors.lake.iceberg.data_files import to_stored_schema
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.spark.postgres_to_spark_types import PLAIN, arrow_schema, arrow_type
+from airflow_provider_backpressure.spark.column_types import PLAIN, arrow_schema, arrow_type
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "types-in-files.md"
 OTHERS = ("numeric(15,2)", "numeric", "uuid", "jsonb", "integer[]", "time without time zone", "interval")

@@ -28,8 +28,8 @@ from airflow_provider_backpressure.connectors.kafka.source.partition_offsets imp
     Marks,
     TopicLog,
 )
-from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import Pinned, pin, to_columns, to_key
 from airflow_provider_backpressure.connectors.kafka.source.retention_and_lag import TopicHealth
+from airflow_provider_backpressure.connectors.kafka.source.schema_versions import Pinned, pin, to_columns, to_key
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import Watched

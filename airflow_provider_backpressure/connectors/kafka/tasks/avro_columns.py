@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.avro_batch_decoder imp
 from airflow_provider_backpressure.connectors.kafka.tasks.avro_to_json import read_as, write_default
 from airflow_provider_backpressure.connectors.kafka.tasks.message_buffer import Messages, spread
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 _HEAD = 5
 """Bytes before each value."""

@@ -31,7 +31,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.message_buffer import 
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.core.snapshot.topic_offsets import TOMBSTONE
 from airflow_provider_backpressure.spark.arrow_buffers import of_numbers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 MARK = Column(name=TOMBSTONE, type="boolean")
 """Behind the columns of rows: whether a record deletes its row."""

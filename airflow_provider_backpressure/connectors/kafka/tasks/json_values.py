@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.arrow_buffers import of_bytes, of_numbers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -42,7 +42,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.protobuf_to_json impor
     zero_of,
 )
 from airflow_provider_backpressure.spark.arrow_buffers import numbers, of_bytes, of_numbers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 _MICROS, _DAY = 10**6, 86_400
 _SPARE = 8

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.protobuf_to_json impor
 )
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.spark.arrow_buffers import of_bytes, of_numbers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 _HEAD = 5
 """Bytes before the place of the message in its schema."""

@@ -32,7 +32,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import HEA
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec
 from airflow_provider_backpressure.core.snapshot.topic_offsets import HIDDEN_PLACE, PLACE, TOMBSTONE, list_marks
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 from airflow_provider_backpressure.spark.stream_end import BAD, bad
 
 if TYPE_CHECKING:

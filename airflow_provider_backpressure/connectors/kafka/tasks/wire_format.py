@@ -13,7 +13,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.debezium_avro import A
 from airflow_provider_backpressure.connectors.kafka.tasks.protobuf_columns import ProtobufSchema
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.spark.arrow_buffers import of_numbers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 MAGIC, HEAD = 0, 5
 """The first byte, and how many there are before the value: it and the id in four."""

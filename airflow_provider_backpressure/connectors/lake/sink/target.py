@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.stage_metrics import Flow, flow_of
 from airflow_provider_backpressure.exceptions import RESTART, PlanSuperseded, SinkRefused
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
+from airflow_provider_backpressure.spark.column_types import arrow_schema
 
 
 def check_mode(table: LakeTable, mode: Mode, key: Sequence[str], columns: Sequence[Column]) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import types as spark
 
 from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import quote
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.spark.postgres_to_spark_types import postgres_type
+from airflow_provider_backpressure.spark.column_types import postgres_type
 
 BINARY = "UTF8_BINARY"
 """Spark's order of texts: that of their bytes."""

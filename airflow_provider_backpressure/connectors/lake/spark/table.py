@@ -21,7 +21,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY
 from airflow_provider_backpressure.connectors.lake.spark.sql_session import ask, clone_session
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier, declare_type
+from airflow_provider_backpressure.spark.column_types import carrier, declare_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

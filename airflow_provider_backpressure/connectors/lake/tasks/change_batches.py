@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.change_rows import MOVE, TRUNCATE
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
+from airflow_provider_backpressure.spark.column_types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum, digest_rows
 
 SEQ, OP, KEPT, ASK = "backpressure_seq", "backpressure_op", "backpressure_kept", "backpressure_ask"

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceRefused,
     SourceUnavailable,
 )
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
+from airflow_provider_backpressure.spark.column_types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
 _MOVED = f"the table was written since it was planned. If its rows are right, {RESTART}"

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import cast
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, ReadSpec, Slice, SliceResult
 from airflow_provider_backpressure.exceptions import RESTART, SourceRefused, strip_frames
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema, carrier
+from airflow_provider_backpressure.spark.column_types import arrow_schema, carrier
 from airflow_provider_backpressure.spark.task import RESULT, map_batches, outcome
 from airflow_provider_backpressure.spark.value_hash import hash_batches
 

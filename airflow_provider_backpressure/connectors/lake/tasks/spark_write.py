@@ -48,7 +48,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
 )
 from airflow_provider_backpressure.core.snapshot.topic_offsets import HIDDEN_PLACE, list_marks_of
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema, carrier
+from airflow_provider_backpressure.spark.column_types import arrow_schema, carrier
 from airflow_provider_backpressure.spark.stream_end import check_names, split_marks, to_one_slice
 from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
 from airflow_provider_backpressure.spark.value_hash import BatchSum

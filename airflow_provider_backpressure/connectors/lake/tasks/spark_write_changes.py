@@ -46,7 +46,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResu
 from airflow_provider_backpressure.core.snapshot.topic_offsets import move_streams
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed
 from airflow_provider_backpressure.spark.change_rows import DELETE, Changes, log_reader
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier, declare_type
+from airflow_provider_backpressure.spark.column_types import carrier, declare_type
 from airflow_provider_backpressure.spark.readers_and_writers import task_module
 from airflow_provider_backpressure.spark.task import map_batches, report_errors
 

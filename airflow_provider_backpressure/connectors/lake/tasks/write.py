@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
     columns_from_json,
 )
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema
+from airflow_provider_backpressure.spark.column_types import arrow_schema
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import (
     apart,

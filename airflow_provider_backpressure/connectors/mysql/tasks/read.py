@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.exceptions import RESTART, RangeFailed, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 SOURCE = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 

@@ -18,7 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark.postgres_to_spark_types import PLAIN
+from airflow_provider_backpressure.spark.column_types import PLAIN
 
 OPTIONS = "FORMAT binary"
 BEGINNING = HEADER.pack(SIGNATURE, 0, 0)

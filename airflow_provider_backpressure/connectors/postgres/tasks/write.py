@@ -35,7 +35,7 @@ from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, RangeSpec, SliceResult
 from airflow_provider_backpressure.core.snapshot.topic_offsets import PLACE, TOMBSTONE
 from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import (
     apart,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.connectors.kafka import protobuf_schema
-from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import Pinned, merge
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Version
+from airflow_provider_backpressure.connectors.kafka.source.schema_versions import Pinned, merge
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.sources import Debezium, KafkaSource, Protobuf
 from tests.support.protobuf import MAIN, compile_files

@@ -12,8 +12,8 @@ from airflow_provider_backpressure.connectors.kafka.source.config import (
     rebuild_source,
     to_postgres_type,
 )
-from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import merge, to_columns
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Version
+from airflow_provider_backpressure.connectors.kafka.source.schema_versions import merge, to_columns
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

@@ -19,7 +19,7 @@ from airflow_provider_backpressure.connectors.kafka.tasks.avro_to_json import Ma
 from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 EPOCH = datetime(1970, 1, 1)
 OFTEN = 60

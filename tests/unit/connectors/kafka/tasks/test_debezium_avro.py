@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.config import columns_of
 from airflow_provider_backpressure.connectors.kafka.source.formats import AvroEvents
-from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import Pinned, merge, to_columns, to_key
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Version
+from airflow_provider_backpressure.connectors.kafka.source.schema_versions import Pinned, merge, to_columns, to_key
 from airflow_provider_backpressure.connectors.kafka.tasks.record_batches import (
     to_batch,
     to_batch_with_bad,

@@ -18,7 +18,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from airflow_provider_backpressure.connectors.kafka import protobuf_schema
 from airflow_provider_backpressure.connectors.kafka.tasks.wire_format import Decoder
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 from tests.support.protobuf import framed, message_class
 
 EVERY = """

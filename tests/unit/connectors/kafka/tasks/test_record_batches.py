@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import Column, R
 from airflow_provider_backpressure.core.snapshot.topic_offsets import TOMBSTONE, find_place
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.sources import KafkaSource
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 from airflow_provider_backpressure.spark.stream_end import BAD, apart, hidden_columns, split_marks
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_provider_backpressure.connectors.kafka.source.formats import Format, Shape
 from airflow_provider_backpressure.connectors.kafka.source.json_schema import column_types
-from airflow_provider_backpressure.connectors.kafka.source.pinned_schemas import Pinned, is_held, merge, pin, to_key
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Registry, Version
+from airflow_provider_backpressure.connectors.kafka.source.schema_versions import Pinned, is_held, merge, pin, to_key
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import Avro, JsonSchema

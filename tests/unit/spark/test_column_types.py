@@ -4,7 +4,7 @@ import pyarrow
 import pytest
 from pyspark.sql import types as spark
 
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier, declare_type, postgres_type
+from airflow_provider_backpressure.spark.column_types import carrier, declare_type, postgres_type
 
 
 @pytest.mark.parametrize(
