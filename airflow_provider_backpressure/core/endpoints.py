@@ -1,7 +1,7 @@
 """Where a database is reached. Made from an Airflow connection by the hooks; core and Spark never see Airflow."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
@@ -11,6 +11,21 @@ REGION, S3_ADDRESS = "region_name", "endpoint_url"
 """Options of an endpoint that leads to a bucket."""
 CATALOG = "catalog_uri"
 """Option with the address of a REST catalog."""
+
+
+class SessionServer(Protocol):
+    """A Spark session that is served on this host for as long as somebody uses it. May be shared by threads."""
+
+    def find_address(self) -> str:
+        """Return its whole address, token included; it is started where none runs.
+
+        Raises ``RunnerUnavailable``, or ``RunnerRefused`` where it cannot be started so.
+        """
+        ...
+
+    def close(self) -> None:
+        """Use it no longer; the last user's call ends it. Idempotent."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +47,8 @@ class Endpoint:
     executor_port: int | None = None
     related: Mapping[str, "Endpoint"] = field(default_factory=dict, repr=False)
     """Further places that the planning side needs, by connection id. They never travel to executors."""
+    serve: Callable[[], SessionServer] | None = field(default=None, repr=False, compare=False)
+    """Of a cluster that has no server for questions: starts using one of this host. It never leaves this process."""
 
     @property
     def address(self) -> str:
@@ -41,7 +58,7 @@ class Endpoint:
     def for_executors(self) -> "Endpoint":
         """Return the endpoint as executors see it."""
         host, port = self.executor_host or self.host, self.executor_port or self.port
-        return replace(self, host=host, port=port, related={})
+        return replace(self, host=host, port=port, related={}, serve=None)
 
 
 class DeclaredTable(Protocol):
@@ -74,7 +91,8 @@ def endpoint_of(endpoints: Mapping[str, Endpoint], conn_id: str) -> Endpoint:
 
 def endpoints_to_json(endpoints: Mapping[str, Endpoint]) -> str:
     """Return endpoints by connection id, **with their passwords**: for a file that only its owner can read."""
-    return json.dumps({conn_id: asdict(replace(each, related={})) for conn_id, each in endpoints.items()})
+    sent = {conn_id: replace(each, related={}, serve=None) for conn_id, each in endpoints.items()}
+    return json.dumps({conn_id: asdict(each) for conn_id, each in sent.items()})
 
 
 def endpoints_from_json(text: str) -> dict[str, Endpoint]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from airflow.sdk import Connection
@@ -45,3 +46,22 @@ def from_spark_connect(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
     from airflow_provider_backpressure.hooks.spark_and_yarn import remote
 
     return replace(NOWHERE, conn_id=found.conn_id, host=found.host or "", password=remote(found, extra))
+
+
+def from_spark_submit(found: Connection, extra: Mapping[str, Any]) -> Endpoint:
+    """Build the endpoint of a cluster that applications are submitted to: an application of this host answers for it.
+
+    Its host is the master's, ``local`` where ranges run on this host. :class:`InvalidDeclaration` in cluster mode.
+    """
+    from airflow_provider_backpressure.hooks.spark_and_yarn import make_submitter
+    from airflow_provider_backpressure.runners.session_application import open_server
+
+    submitter = make_submitter(found, extra)
+    place = submitter.target
+    if place.cluster:
+        raise InvalidDeclaration(
+            f"The Airflow connection {found.conn_id!r} has deploy-mode cluster, by which tables of Spark's catalogs "
+            "are neither read nor written yet: use deploy-mode client, or a connection of type spark_connect."
+        )
+    host = "local" if place.local else place.master.rpartition("://")[2]
+    return replace(NOWHERE, conn_id=found.conn_id, host=host, serve=partial(open_server, place, submitter))

@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.hooks.connection_fields import connection
 from airflow_provider_backpressure.hooks.database_connections import from_connection, mysql_endpoint
 from airflow_provider_backpressure.hooks.kafka_connection import from_kafka, from_registry
-from airflow_provider_backpressure.hooks.lake_connections import from_aws, from_iceberg, from_spark_connect
+from airflow_provider_backpressure.hooks.lake_connections import from_aws, from_iceberg, from_spark_connect, from_spark_submit
 
 
 def with_related(found: Endpoint, declared: object) -> Endpoint:
@@ -35,6 +35,7 @@ BUILDERS: dict[str, Callable[[Connection, Mapping[str, Any]], Endpoint]] = {
     "mysql": mysql_endpoint,
     "postgres": from_connection,
     "iceberg": from_iceberg,
+    "spark": from_spark_submit,
     "spark_connect": from_spark_connect,
 }
 """How to read a connection, by its type."""

@@ -51,14 +51,8 @@ def _connect(request: RunnerRequest) -> Runner:
 def _submit(request: RunnerRequest) -> Runner:
     from airflow_provider_backpressure.runners.submit_runner import SubmitRunner
 
-    place = target(request.connection, request.extra)
-    submitter = HookSubmitter(
-        conn_id=request.connection.conn_id,
-        target=place,
-        binary=request.extra.get("spark-binary") or "spark-submit",
-        yarn_address=_web_address(request.extra.get("yarn_resourcemanager_webapp_address")),
-    )
-    return SubmitRunner(place, submitter, request.endpoints, transform=request.transform)
+    submitter = make_submitter(request.connection, request.extra)
+    return SubmitRunner(submitter.target, submitter, request.endpoints, transform=request.transform)
 
 
 RUNNERS: dict[str, Callable[[RunnerRequest], Runner]] = {"spark_connect": _connect, "spark": _submit}
@@ -182,7 +176,7 @@ class HookSubmitter:
             # A session of its own: what ends the task does not end the application in passing.
             hook.submit(
                 application.file,
-                env=make_environment(self.target),
+                env={**make_environment(self.target), **application.environment},
                 cwd=str(application.folder),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -253,6 +247,16 @@ class HookSubmitter:
             check=False,
         )
         return done.returncode == 0
+
+
+def make_submitter(found: Connection, extra: Mapping[str, Any]) -> HookSubmitter:
+    """Return the way to spark-submit by a connection of type ``spark``."""
+    return HookSubmitter(
+        conn_id=found.conn_id,
+        target=target(found, extra),
+        binary=extra.get("spark-binary") or "spark-submit",
+        yarn_address=_web_address(extra.get("yarn_resourcemanager_webapp_address")),
+    )
 
 
 def _text(value: Any) -> str:

@@ -162,7 +162,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Application:
-    """What is handed to spark-submit. None of it is secret."""
+    """What is handed to spark-submit. None of it is secret but for the environment."""
 
     name: str
     file: str
@@ -174,6 +174,8 @@ class Application:
     """Where it runs."""
     here: bool = False
     """The driver stays on this host, whatever the deploy mode."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for its driver beside those of this process; they may be secret."""
 
 
 class Submitter(Protocol):

@@ -7,12 +7,21 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json
-from airflow_provider_backpressure.core.snapshot.application_request import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
-from airflow_provider_backpressure.spark.job import checksum_job, describe, range_job, slice_results
+from airflow_provider_backpressure.core.snapshot.application_request import (
+    CHECKSUMS,
+    DESCRIBE,
+    PROBE,
+    RANGE,
+    SESSION,
+    Request,
+)
+from airflow_provider_backpressure.spark.job import describe, run_checksums, run_range
+from airflow_provider_backpressure.spark.served_session import serve_session
 from airflow_provider_backpressure.spark.task import probe_job, report_errors
 
 if TYPE_CHECKING:
@@ -33,7 +42,11 @@ def main(arguments: Sequence[str]) -> None:
         logins.unlink()
     try:
         with report_errors():
-            found = answer_request(Request.from_json(request.read_text()), endpoints_from_json(text))
+            asked = Request.from_json(request.read_text())
+            if asked.kind == SESSION:
+                serve_session(asked, answer[0].parent, partial(_write, answer))
+                return
+            found = answer_request(asked, endpoints_from_json(text))
     except Exception as error:
         _write(answer, {"error": str(error), "type": type(error).__name__})
         raise
@@ -54,13 +67,11 @@ def answer_request(request: Request, endpoints: Endpoints) -> dict[str, Any]:
 
 def _range(session: "SparkSession", request: Request, endpoints: Endpoints) -> dict[str, Any]:
     assert request.spec is not None
-    rows = range_job(session, request.spec, endpoints).collect()
-    return {"slices": [asdict(piece) for piece in slice_results(rows)]}
+    return {"slices": [asdict(piece) for piece in run_range(session, request.spec, endpoints).slices]}
 
 
 def _checksums(session: "SparkSession", request: Request, endpoints: Endpoints) -> dict[str, Any]:
-    rows = checksum_job(session, request.checksums, endpoints).collect()
-    return {"slices": [asdict(piece) for piece in slice_results(rows)]}
+    return {"slices": [asdict(piece) for piece in run_checksums(session, request.checksums, endpoints)]}
 
 
 def _describe(session: "SparkSession", request: Request, endpoints: Endpoints) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
 )
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
-RANGE, CHECKSUMS, DESCRIBE, PROBE = "range", "checksums", "describe", "probe"
+RANGE, CHECKSUMS, DESCRIBE, PROBE, SESSION = "range", "checksums", "describe", "probe", "session"
+HELD = "held"
+"""Beside a request for :data:`SESSION`: the file that its asker holds for as long as it asks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,9 @@ class Request:
     """What one application does. It holds no secret: connections are named."""
 
     kind: str
-    """:data:`RANGE` needs ``spec``; :data:`CHECKSUMS` ``checksums``; :data:`DESCRIBE` ``read`` and ``transform``."""
+    """:data:`RANGE` needs ``spec``; :data:`CHECKSUMS` ``checksums``; :data:`DESCRIBE` ``read`` and ``transform``.
+
+    :data:`SESSION` answers questions until it is let go, see :mod:`..spark.served_session`."""
     spec: RangeSpec | None = None
     checksums: tuple[ChecksumSpec, ...] = ()
     read: ReadSpec | None = None

@@ -18,11 +18,11 @@ MOST_TASKS = 64
 class SparkSource(Declared):
     """A table or view of a catalog that the Spark cluster knows, read by the cluster's own connector.
 
-    Over Spark Connect only. The login of the catalog is the cluster's. Raises :class:`InvalidDeclaration`.
+    Over Spark Connect and spark-submit. The login of the catalog is the cluster's. Raises :class:`InvalidDeclaration`.
     """
 
-    conn_types: ClassVar[tuple[str, ...]] = ("spark_connect",)
-    """Type that the Airflow connection must be of: tables are planned over Spark Connect."""
+    conn_types: ClassVar[tuple[str, ...]] = ("spark_connect", "spark")
+    """Types that the Airflow connection may be of."""
     consistencies: ClassVar[tuple[str, ...]] = (Consistency.STATIC,)
     """What may be asked for. Ranges of an Iceberg or Delta table all read the version of the moment of the plan."""
     templated: ClassVar[tuple[str, ...]] = ("table", "spark_conn_id", "columns", "where", "split_column")
@@ -31,7 +31,7 @@ class SparkSource(Declared):
     table: str
     """``catalog.schema.table``, as the cluster names it; a part with a dot in backticks."""
     spark_conn_id: str
-    """Airflow connection to Spark Connect, the same that the hydration runs on."""
+    """Airflow connection to Spark, the same that the hydration runs on."""
     split_column: str | None = None
     """Column by which ranges are cut. It may hold NULLs and need not be unique."""
     columns: tuple[str, ...] | None = None

@@ -21,11 +21,11 @@ MOST_TASKS = 64
 class SparkTableSink(Declared):
     """A table of a catalog that the Spark cluster knows, written by the cluster's own Iceberg or Delta connector.
 
-    Over Spark Connect only, for now. Raises :class:`InvalidDeclaration`.
+    Over Spark Connect and spark-submit. Raises :class:`InvalidDeclaration`.
     """
 
-    conn_types: ClassVar[tuple[str, ...]] = ("spark_connect",)
-    """Type that the Airflow connection must be of: spark-submit is not supported for this sink yet."""
+    conn_types: ClassVar[tuple[str, ...]] = ("spark_connect", "spark")
+    """Types that the Airflow connection may be of."""
     modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT)
     """How rows may enter it."""
     templated: ClassVar[tuple[str, ...]] = ("table", "spark_conn_id", "key")
@@ -36,7 +36,7 @@ class SparkTableSink(Declared):
     table: str
     """``catalog.schema.table``, as the cluster names it."""
     spark_conn_id: str
-    """Airflow connection to Spark Connect, the same that the hydration runs on."""
+    """Airflow connection to Spark, the same that the hydration runs on."""
     format: str | None = None
     """``iceberg`` or ``delta``, for a table that is to be created; ``None`` where it is there already."""
     key: tuple[str, ...] | None = None

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.sql_session import clone_session
+from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS, clone_session
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
@@ -82,7 +81,7 @@ class DeltaTable(SparkTable):
             return
         try:
             (detail,) = self.ask(f"DESCRIBE DETAIL {self.quoted}")
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise SinkRefused(f"{self.name} is no Delta table for this cluster: {first_line(error)}") from None
         if detail["format"] != self.format:
             raise SinkRefused(f"{self.name} is a table of the format {detail['format']}, not {self.format}.")
@@ -160,7 +159,7 @@ class DeltaTable(SparkTable):
         for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
             try:
                 self.run(make_statement(self.quoted))
-            except PySparkException as error:
+            except SPARK_ERRORS as error:
                 if number == TRIES or not any(sign in str(error) for sign in _OVERTAKEN):
                     raise
                 log.info("%s was changed by others, merging again: %s", self.name, first_line(error))
@@ -210,7 +209,7 @@ def check_format(session: "SparkSession", format_: str, name: str) -> None:
     """Raise ``SinkRefused`` where the cluster has no connector for a format."""
     try:
         _ = session.read.format(format_).load("/backpressure/probe/of/the/connector").schema
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         text = str(error)
         if any(sign in text for sign in ("DATA_SOURCE_NOT_FOUND", "ClassNotFound", "NoSuchMethod", "NoClassDef")):
             raise SinkRefused(

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
-from airflow_provider_backpressure.connectors.lake.spark.sql_session import disable_cache
+from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
 from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
@@ -149,7 +148,7 @@ class IcebergTable(SparkTable):
             branch = make_branch(secrets.randbelow(2**52))
             try:
                 self._replace_by(branch, note, make_statement(self._quote_branch(branch)))
-            except PySparkException as error:
+            except SPARK_ERRORS as error:
                 if "Cannot fast-forward" not in str(error):
                     raise
                 if number == TRIES:
@@ -254,7 +253,7 @@ class IcebergTable(SparkTable):
         call = f"CALL {self._procedures}.cherrypick_snapshot('{self.quoted}', {self._find_head(branch)})"
         try:
             self._commit(call)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             # The id was published before: the commit that did it, and its note, decide. An empty snapshot on top of
             # main becomes main itself, so that a repeated call finds it there already.
             if not any(sign in str(error) for sign in ("DuplicateWAPCommit", "already an ancestor")):
@@ -266,7 +265,7 @@ class IcebergTable(SparkTable):
         for number, pause in enumerate(PollPolicy().waits(), start=1):
             try:
                 self.run(statement)
-            except PySparkException as error:
+            except SPARK_ERRORS as error:
                 if number == TRIES or not any(sign in str(error) for sign in _OVERTAKEN):
                     raise
                 log.info("%s was committed to by others, trying again: %s", self.name, first_line(error))

@@ -1,11 +1,13 @@
-"""The planning side's own session of Spark Connect: it runs SQL only, and no task."""
+"""The planning side's own session of Spark Connect: it runs SQL only, and no task.
+
+Where ranges run by spark-submit there is no server. Then an application on this host serves the session.
+"""
 
 import atexit
 import socket
 import threading
 import uuid
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,22 +16,19 @@ from pyspark import __version__ as PYSPARK
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
-from pyspark.sql.connect.dataframe import DataFrame
-from pyspark.sql.connect.plan import SQL
 from pyspark.sql.connect.session import SparkSession
 
-from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.core.endpoints import Endpoint, SessionServer
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable, SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as AnySession
 
 CONNECT_SECONDS = 5.0
+DIRECT: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]
+"""Options of a channel to this host, whatever proxy the environment names."""
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
 _TOO_OLD = "A MERGE or DELETE needs a copy of the session, which Spark Connect makes since 4.1, but {}: upgrade it."
-_without_cache: "weakref.WeakKeyDictionary[AnySession, set[str]]" = weakref.WeakKeyDictionary()
-"""Catalogs that cache nothing, by their session."""
-_disabling = threading.Lock()
 _AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
 
 
@@ -39,18 +38,23 @@ class _Session(SparkSession):
 
 
 class SqlSession:
-    """Opens at the first use. May be shared by threads. ``endpoint``: its password is the whole address."""
+    """Opens at the first use. May be shared by threads.
+
+    ``endpoint``: its password is the whole address. Where it has none, as that of a connection for spark-submit, it
+    serves a session on this host.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Open nothing yet."""
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._server: SessionServer | None = None
 
     @property
     def address(self) -> str:
-        """Scheme, host and port, fit for a sentence."""
-        return self._endpoint.password.partition(";")[0].rstrip("/")
+        """Where the cluster is, fit for a sentence: scheme, host and port of a server, or the host of a master."""
+        return self._endpoint.password.partition(";")[0].rstrip("/") or self._endpoint.host
 
     def get(self) -> "AnySession":
         """Return the session; ``SinkUnavailable`` where nothing listens."""
@@ -63,11 +67,14 @@ class SqlSession:
         """End it on the server; idempotent."""
         with self._lock:
             session, self._session = self._session, None
+            server, self._server = self._server, None
         if session is not None:
             # Where it does not answer, the server ends it by itself an hour later.
             with suppress(PySparkException):
                 session.client.release_session()
             session.client._channel.close()
+        if server is not None:
+            server.close()
 
     def forget(self) -> None:
         """Let go of a session that may be gone, without a word to the server: the next question opens another one."""
@@ -77,8 +84,11 @@ class SqlSession:
             session.client._channel.close()
 
     def _open(self) -> SparkSession:
+        remote, options = self._endpoint.password, list[tuple[str, Any]]()
+        if self._endpoint.serve is not None:
+            remote, options = self._serve(self._endpoint.serve), DIRECT
         try:
-            channel = DefaultChannelBuilder(self._endpoint.password)
+            channel = DefaultChannelBuilder(remote, options)
             host, _, port = str(channel.endpoint).rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
         except OSError as error:
@@ -91,40 +101,18 @@ class SqlSession:
         channel.set(channel.PARAM_USER_ID, channel.userId or "backpressure")
         return _connect(channel)
 
-
-def ask(session: "AnySession", query: str) -> list[Any]:
-    """Return the rows of a query, or of a command that changes nothing, by one request.
-
-    ``session.sql`` asks the server what it is at once, and once more for the rows.
-    """
-    rows: list[Any] = DataFrame(SQL(query), cast("SparkSession", session)).collect()
-    return rows
-
-
-def disable_cache(session: "AnySession", catalog: str) -> bool:
-    """Let a catalog of Iceberg cache no table in this session; return whether it may do so all the same.
-
-    Once a session has used a catalog, that takes no other setting.
-    """
-    with _disabling:
-        without = _without_cache.setdefault(session, set())
-        if catalog in without:
-            return False
-        if any(each.name == catalog for each in session.catalog.listCatalogs()):
-            return True
-        session.conf.set(f"spark.sql.catalog.{catalog}.cache-enabled", "false")
-        without.add(catalog)
-        return False
+    def _serve(self, serve: Callable[[], SessionServer]) -> str:
+        """Return the address of this host's server, which is started where it does not run (any more)."""
+        self._server = self._server or serve()
+        try:
+            return self._server.find_address()
+        except RunnerUnavailable as error:
+            raise SinkUnavailable(str(error)) from error
 
 
 @contextmanager
-def clone_session(session: "AnySession") -> Iterator["AnySession"]:
-    """Give a copy of a session, with its views and settings, to a commit that needs settings of its own.
-
-    A statement that lives on in the server after its client has lost it keeps the settings that it began with, for
-    nobody else ever sets any there. Raises ``SinkRefused`` where client or server is too old to make one (before 4.1),
-    ``SinkUnavailable`` where the server does not answer.
-    """
+def clone_on_server(session: "AnySession") -> Iterator["AnySession"]:
+    """Do what :func:`.sessions.clone_session` says, over Spark Connect."""
     if not hasattr(SparkConnectClient, "clone"):
         raise SinkRefused(_TOO_OLD.format(f"the client in Airflow is PySpark {PYSPARK}"))
     try:
@@ -137,8 +125,6 @@ def clone_session(session: "AnySession") -> Iterator["AnySession"]:
     _let_go(client)
     client._channel.close()
     clone = _connect(cast("DefaultChannelBuilder", client._builder))
-    # It has the settings, and makes catalogs of its own.
-    _without_cache[cast("AnySession", clone)] = set(_without_cache.get(session, ()))
     try:
         yield cast("AnySession", clone)
     finally:

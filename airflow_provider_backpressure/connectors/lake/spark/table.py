@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from pyspark.errors import (
     AnalysisException,
     IllegalArgumentException,
-    PySparkException,
     UnsupportedOperationException,
 )
 from pyspark.sql.types import DataType, ShortType, StructField, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.sql_session import ask, clone_session
+from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS, ask, clone_session
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
 from airflow_provider_backpressure.spark.column_types import carrier, declare_type
@@ -76,7 +75,7 @@ class SparkTable(ABC):
         """Return the columns; ``None`` where there is no table."""
         try:
             return self.session.table(self.quoted).schema
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             if is_missing(error):
                 return None
             raise
@@ -130,7 +129,7 @@ class SparkTable(ABC):
         with self._reading:
             try:
                 state = self.read_state()
-            except PySparkException as error:
+            except SPARK_ERRORS as error:
                 if is_missing(error):
                     return LogState()
                 raise
@@ -298,14 +297,14 @@ def is_widened(there: DataType, arriving: DataType) -> bool:
     return isinstance(arriving, ShortType) and there.simpleString() == "int"
 
 
-def is_missing(error: PySparkException) -> bool:
+def is_missing(error: Exception) -> bool:
     """Whether the error says that there is no such table."""
     return any(sign in str(error) for sign in MISSING)
 
 
 def first_line(error: Exception) -> str:
     """Return what the server says, without its trace."""
-    text = str(error).split("JVM stacktrace:")[0].strip()
+    text = str(error).split("JVM stacktrace:")[0].split("\n\tat ")[0].strip()
     return re.sub(r"\s+", " ", text)[:_FIRST_LINE]
 
 
@@ -315,7 +314,7 @@ def translate_errors(name: str) -> Iterator[None]:
     try:
         with translate_refusals(name):
             yield
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         text = first_line(error)
         if any(sign in str(error) for sign in _LOST):
             raise SinkUnavailable(f"Spark does not answer for {name}: {text}") from strip_frames(error)

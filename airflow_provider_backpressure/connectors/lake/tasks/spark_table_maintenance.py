@@ -8,15 +8,17 @@ import logging
 import time
 from collections.abc import Mapping
 
-from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import COMPACTED, MAINTAIN_EVERY, LogState
+from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, times_of
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 log = logging.getLogger(__name__)
+
+MAINTENANCE_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, BackpressureError)
 
 
 def maintain(table: SparkTable, state: LogState, tag: str, *, began: float) -> Mapping[str, tuple[float, float, float]]:
@@ -32,7 +34,7 @@ def maintain(table: SparkTable, state: LogState, tag: str, *, began: float) -> M
         if not every:
             return {}
         _maintain(table, state, every, tag)
-    except (PySparkException, BackpressureError) as error:
+    except MAINTENANCE_ERRORS as error:
         log.warning("%s was not maintained to the end, a later window tries again: %s", table.name, first_line(error))
     busy = time.perf_counter() - before
     return times_of({Stage.MAINTENANCE: StageTime(busy=busy, idle=before - began)})

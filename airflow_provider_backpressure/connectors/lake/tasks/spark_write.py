@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import functions
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     LOST_IN_PARTITIONS,
     SparkTable,
@@ -174,7 +174,7 @@ def _commit(table: SparkTable, attempt: Attempt, publish: Publish) -> tuple[Mark
     """Let rows and mark be published, and return the slice's mark: this attempt's, or that of one before it."""
     try:
         said = publish()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         found = find_mark(attempt, table.name, state := table.state())
         if found is None:
             raise

@@ -1,0 +1,135 @@
+"""Tables of the cluster's catalogs by spark-submit: each range an application, and one that answers a task's questions.
+
+Each application costs some ten seconds, so there are few tests, and each looks at several things.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_backpressure.core.config import Budget
+from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
+from airflow_provider_backpressure.ledger.migration import migrate
+from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
+from airflow_provider_backpressure.sinks import SparkTableSink
+from airflow_provider_backpressure.sources import PostgresSource
+from dev.downloads import Downloads, default_folder
+from dev.lake_connectors import SMALL, make_connector_conf
+from tests.support.lakes import Cluster
+from tests.support.postgres import connected, run
+from tests.support.world import context
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1200)]
+
+ORDERS = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, code text, price numeric(12, 2))",
+    "INSERT INTO orders SELECT i, md5(i::text), i * 1.5 FROM generate_series(1, 5000) i",
+    "ANALYZE orders",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A hydration of ``orders`` over a connection of type ``spark``, by its tasks."""
+
+    database: Endpoint
+    cluster: Cluster
+    place: dict[str, Any]
+    capsys: pytest.CaptureFixture[str]
+
+    def execute(self, operator: Callable[..., Any], **more: Any) -> tuple[dict[str, Any], int]:
+        """Run a task; return what it returns, and how many applications it has submitted."""
+        self.capsys.readouterr()
+        sink = {name: self.place[name] for name in ("table", "format")}
+        flow: dict[str, Any] = {
+            "source": PostgresSource(conn_id="shop_db", table="public.orders"),
+            "sink": SparkTableSink(spark_conn_id="spark_submit", tasks=2, **sink),
+            "spark_conn_id": "spark_submit",
+            "budget": Budget(credits=2, range_rows=2500),
+        }
+        found = operator(task_id="task", **flow, **more).execute(context())
+        return found, self.capsys.readouterr().out.count("Spark-Submit cmd")
+
+    def differs(self) -> bool:
+        """Whether the table's rows, read without Spark, are not those of the source."""
+        with connected(self.database) as connection:
+            ours = connection.execute("SELECT id, code, price FROM orders ORDER BY id").fetchall()
+        return [tuple(row) for row in ours] != self.cluster.rows(self.place)
+
+
+@pytest.fixture(params=["iceberg", "delta"])
+def submitted(
+    request: pytest.FixtureRequest,
+    database: Endpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Submitted:
+    """Iceberg in a catalog of files; Delta in Hive's metastore, for another application must find the table."""
+    run(database, *ORDERS)
+    ledger = tmp_path / "ledger.sqlite"
+    migrate(f"sqlite:///{ledger}")
+    login = {"host": database.host, "port": database.port, "schema": database.database, "login": database.user}
+    conf = {
+        **SMALL,
+        **make_connector_conf(tmp_path),
+        **(make_metastore_conf(database) if request.param == "delta" else {}),
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": False,
+    }
+    conf["spark.driver.extraClassPath"] += "".join(
+        f":{file}" for file in Downloads(folder=default_folder()).group("jars-postgres")
+    )
+    connections: dict[str, Any] = {
+        "SHOP_DB": {"conn_type": "postgres", **login, "password": database.password},
+        "BACKPRESSURE_DEFAULT": {"conn_type": "backpressure", "extra": {"path": str(ledger)}},
+        "SPARK_SUBMIT": {"conn_type": "spark", "host": "local[2]", "extra": {"conf": conf}},
+    }
+    for name, values in connections.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(values))
+    cluster = Cluster(url="", ui_url="", folder=tmp_path)
+    return Submitted(database=database, cluster=cluster, place=cluster.place(request.param, "orders"), capsys=capsys)
+
+
+def make_metastore_conf(database: Endpoint) -> dict[str, str]:
+    """Return the settings of a metastore that several applications use at once."""
+    login = f"user={database.user}&password={database.password}"
+    options = {
+        "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
+        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{database.host}:{database.port}/{database.database}?{login}",
+        "datanucleus.schema.autoCreateAll": "true",
+        "hive.metastore.schema.verification": "false",
+    }
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        **{f"spark.hadoop.{name}": value for name, value in options.items()},
+    }
+
+
+@pytest.mark.statement("K1", "X1", "X2")
+@pytest.mark.fault(3)
+def test_ranges_are_in_once_where_applications_are_killed_around_their_commit(
+    submitted: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K1, X1, X2: by count and checksum, and by value without Spark; the number of applications is what the docs say."""
+    points = tmp_path / "points"
+    points.mkdir()
+    kills = (Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT)
+    (points / "points").write_text(",".join(f"{step.value}=kill@1" for step in kills))
+    monkeypatch.setenv(VARIABLE, str(points))
+    planned, applications = submitted.execute(PlanSnapshotOperator, consistency="static")
+    assert (planned["ranges"], applications) == (2, 1)
+    drained, applications = submitted.execute(HydrateOperator)
+    assert (drained["committed"], applications) == (2, 4)
+    journal = (points / "journal").read_text()
+    passes = [journal.count(f"{step.value} ") for step in kills]
+    assert passes == [3, 2], "one was killed before its commit and made again, the lane has found the mark of the other"
+    verified, applications = submitted.execute(VerifyHydrationOperator)
+    assert (verified["rows"], verified["verified"], applications) == (5000, "target", 2)
+    assert not submitted.differs()
+    assert list(tmp_path.rglob("bp-session-*")) == []
