@@ -1,4 +1,4 @@
-"""A session for questions where ranges run by spark-submit: one application on this host, for all users of a process."""
+"""A session for questions where ranges run by spark-submit: one application on this host for each process."""
 
 import fcntl
 import json
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 ON_THIS_HOST = "local[2]"
 """Master of the application. On the cluster it would keep executors for as long as a lane lives."""
-TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105
 """Variable with what callers have to say; Spark reads it."""
 START_SECONDS = 300.0
 """Most that its start may take: Spark may have to fetch packages first."""
@@ -111,7 +111,7 @@ class SessionApplication:
             request = Request(kind=SESSION, master=ON_THIS_HOST)
             application = prepare_application(name, request, folder, target=self._target, endpoints={}, here=True)
             token = secrets.token_urlsafe(32)
-            run = _Run(replace(application, environment={TOKEN: token}), self._submitter, token)
+            run = _Run(replace(application, environment={TOKEN_VARIABLE: token}), self._submitter, token)
             held.callback(run.wait, END_SECONDS)
             held.enter_context(hold(folder / HELD))
             run.start(self._target.master)

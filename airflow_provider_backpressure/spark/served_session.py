@@ -57,8 +57,8 @@ def _check_classes(jvm: Any) -> None:
             loader.loadClass(name)
     except errors.Py4JJavaError:
         raise RunnerRefused(
-            "Tables of the cluster's catalogs are planned by a session of Spark Connect, which the Spark of spark-submit "
-            "on this host does not have: use Spark 4.1 there, or a connection of type spark_connect."
+            "Tables of the cluster's catalogs are planned by a session of Spark Connect, which the Spark of "
+            "spark-submit on this host does not have: use Spark 4.1 there, or a connection of type spark_connect."
         ) from None
 
 

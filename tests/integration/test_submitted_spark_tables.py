@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
+from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import SparkTableSink
@@ -70,7 +71,10 @@ def submitted(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Submitted:
-    """Iceberg in a catalog of files; Delta in Hive's metastore, for another application must find the table."""
+    """Iceberg in a catalog of files; Delta in Hive's metastore, for another application must find the table.
+
+    ``memory``: Delta in the session's own catalog.
+    """
     run(database, *ORDERS)
     ledger = tmp_path / "ledger.sqlite"
     migrate(f"sqlite:///{ledger}")
@@ -93,7 +97,12 @@ def submitted(
     for name, values in connections.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(values))
     cluster = Cluster(url="", ui_url="", folder=tmp_path)
-    return Submitted(database=database, cluster=cluster, place=cluster.place(request.param, "orders"), capsys=capsys)
+    return Submitted(
+        database=database,
+        cluster=cluster,
+        place=cluster.place("iceberg" if request.param == "iceberg" else "delta", "orders"),
+        capsys=capsys,
+    )
 
 
 def make_metastore_conf(database: Endpoint) -> dict[str, str]:
@@ -116,7 +125,7 @@ def make_metastore_conf(database: Endpoint) -> dict[str, str]:
 def test_ranges_are_in_once_where_applications_are_killed_around_their_commit(
     submitted: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K1, X1, X2: by count and checksum, and by value without Spark; the number of applications is what the docs say."""
+    """K1, X1, X2: by count and checksum, and by value without Spark; as many applications as the docs say."""
     points = tmp_path / "points"
     points.mkdir()
     kills = (Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT)
@@ -133,3 +142,42 @@ def test_ranges_are_in_once_where_applications_are_killed_around_their_commit(
     assert (verified["rows"], verified["verified"], applications) == (5000, "target", 2)
     assert not submitted.differs()
     assert list(tmp_path.rglob("bp-session-*")) == []
+
+
+@pytest.mark.statement("K1", "T8", "X2")
+@pytest.mark.fault(3)
+def test_windows_of_changes_are_merged_by_applications(
+    submitted: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K1, T8, X2: ranges as upserts, then a window; the application of the window is killed behind its commit."""
+    points = tmp_path / "points"
+    points.mkdir()
+    (points / "points").write_text("")
+    monkeypatch.setenv(VARIABLE, str(points))
+    follow = {"mode": "upsert", "consistency": "catch_up"}
+    submitted.execute(PlanSnapshotOperator, **follow)
+    submitted.execute(HydrateOperator, **follow)
+    submitted.execute(VerifyHydrationOperator, **follow)
+    assert not submitted.differs()
+    run(
+        submitted.database,
+        "UPDATE orders SET price = -1 WHERE id <= 100",
+        "DELETE FROM orders WHERE id > 4900",
+        "UPDATE orders SET id = id + 10000 WHERE id BETWEEN 200 AND 210",
+        "INSERT INTO orders VALUES (20000, 'new', NULL)",
+    )
+    before = (points / "journal").read_text().count(f"{Step.AFTER_SINK_COMMIT.value} ")
+    (points / "points").write_text(f"{Step.AFTER_SINK_COMMIT.value}=kill@1")
+    _, planning = submitted.execute(PlanSnapshotOperator, **follow)
+    _, draining = submitted.execute(HydrateOperator, **follow)
+    submitted.execute(VerifyHydrationOperator, **follow)
+    assert not submitted.differs()
+    assert (points / "journal").read_text().count(f"{Step.AFTER_SINK_COMMIT.value} ") == before + 1
+    assert (planning, draining) == (1, 2)
+
+
+@pytest.mark.parametrize("submitted", ["memory"], indirect=True)
+def test_a_table_in_the_memory_of_one_application_is_refused(submitted: Submitted) -> None:
+    """Each range is another application, which would not find the table that the plan has made."""
+    with pytest.raises(SinkRefused, match=r"^[\w.]* would be known to one application alone[^\n]*$"):
+        submitted.execute(PlanSnapshotOperator, consistency="static")

@@ -98,6 +98,7 @@ class SparkTableTarget(FilesTarget):
         if Mode(mode) is Mode.UPSERT:
             check_key(self._name, by, columns)
         with self._errors():
+            self._session.check_catalog(self._name)
             there = self._table.schema()
             self._table.check(there)
             check_columns(self._table, there, columns)

@@ -214,5 +214,6 @@ def check_format(session: "SparkSession", format_: str, name: str) -> None:
         if any(sign in text for sign in ("DATA_SOURCE_NOT_FOUND", "ClassNotFound", "NoSuchMethod", "NoClassDef")):
             raise SinkRefused(
                 f"{name} cannot be made: Spark {session.version} has no working connector for {format_}. Add its jar "
-                f"to the Spark Connect server, or use a task-written sink; {RESTART}."
+                "to the Spark Connect server, or to conf of a connection of type spark, or use a task-written sink; "
+                f"{RESTART}."
             ) from None

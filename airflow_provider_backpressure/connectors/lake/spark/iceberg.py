@@ -81,8 +81,8 @@ class IcebergTable(SparkTable):
                 raise SinkRefused(f"{self.name} is a table of the format {provider or 'unknown'}, not {self.format}.")
         if EXTENSIONS not in (self.session.conf.get("spark.sql.extensions", "") or ""):
             raise SinkRefused(
-                f"{self.name} needs Iceberg's SQL extensions: set spark.sql.extensions of the Spark Connect server to "
-                f"org.apache.iceberg.spark.extensions.{EXTENSIONS}."
+                f"{self.name} needs Iceberg's SQL extensions: set spark.sql.extensions of the Spark Connect server, or "
+                f"in conf of a connection of type spark, to org.apache.iceberg.spark.extensions.{EXTENSIONS}."
             )
 
     def takes(self, there: DataType, arriving: DataType) -> bool:

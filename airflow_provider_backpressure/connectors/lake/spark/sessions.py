@@ -27,8 +27,8 @@ def _list_errors() -> tuple[type[Exception], ...]:
 
 
 SPARK_ERRORS = _list_errors()
-"""Errors of a statement. In a driver PySpark hands on an error of the JVM that it does not know as it is, over Spark
-Connect as one of its own."""
+"""Errors of a statement. In a driver PySpark raises an error of the JVM that it does not know as it is; over Spark
+Connect it raises one of its own."""
 
 
 def is_classic(session: "SparkSession") -> bool:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession as AnySession
 
 CONNECT_SECONDS = 5.0
+IN_MEMORY = "in-memory"
+"""What Spark's session catalog is unless it is set to be Hive's metastore."""
+SESSION_CATALOG, OWN_CATALOGS = "spark_catalog", ("", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+"""The session catalog, and its classes that find tables by Spark's own one."""
 DIRECT: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]
 """Options of a channel to this host, whatever proxy the environment names."""
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
@@ -62,6 +66,20 @@ class SqlSession:
             if self._session is None:
                 self._session = self._open()
             return cast("AnySession", self._session)
+
+    def check_catalog(self, name: str) -> None:
+        """Raise ``SinkRefused`` where a table would be in the memory of one application, and others write it."""
+        catalog = name.partition(".")[0]
+        if self._endpoint.serve is None or catalog != SESSION_CATALOG:
+            return
+        conf = self.get().conf
+        kept, own = conf.get("spark.sql.catalogImplementation"), conf.get(f"spark.sql.catalog.{SESSION_CATALOG}", "")
+        if kept == IN_MEMORY and own in OWN_CATALOGS:
+            raise SinkRefused(
+                f"{name} would be known to one application alone, and each range is another one: set "
+                "spark.sql.catalogImplementation to hive in conf of the Spark connection, with a metastore that all "
+                "applications reach, or name a table of another catalog."
+            )
 
     def close(self) -> None:
         """End it on the server; idempotent."""

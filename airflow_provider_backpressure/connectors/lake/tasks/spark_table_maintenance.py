@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Mapping
 
-
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import COMPACTED, MAINTAIN_EVERY, LogState
 from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
