@@ -43,7 +43,7 @@ def serve_session(request: Request, folder: Path, say: Callable[[Mapping[str, An
     try:
         service = getattr(session.sparkContext._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
         say({"port": getattr(service, "MODULE$").localPort()})
-        _wait(folder / HELD)
+        wait_until_free(folder / HELD)
     finally:
         session.stop()
 
@@ -62,7 +62,7 @@ def _check_classes(jvm: Any) -> None:
         ) from None
 
 
-def _wait(path: Path) -> None:
+def wait_until_free(path: Path) -> None:
     """Wait until nobody else holds the file, or it is gone."""
     try:
         with path.open("r+") as file:
