@@ -8,7 +8,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.table import check_columns
-from airflow_provider_backpressure.core.endpoints import NOWHERE
+from airflow_provider_backpressure.core.endpoints import NOWHERE, endpoints_from_json, endpoints_to_json
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SinkRefused, SinkUnavailable
 from airflow_provider_backpressure.hooks.source_and_sink_connections import BUILDERS
@@ -66,6 +66,33 @@ def test_an_airflow_connection_leads_to_the_server_with_its_token() -> None:
     endpoint = BUILDERS["spark_connect"](found, {})
     assert endpoint.password == "sc://spark.example:15002/;token=s3cret"
     assert "s3cret" not in repr(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "identity"),
+    [
+        ("local[4]", None, "spark://local/lake.raw.t"),
+        ("spark://master", 7077, "spark://master:7077/lake.raw.t"),
+        ("k8s://https://k", 6443, "spark://k:6443/lake.raw.t"),
+        ("yarn", None, "spark://yarn/lake.raw.t"),
+    ],
+)
+def test_a_connection_for_applications_names_the_master(host: str, port: int | None, identity: str) -> None:
+    """It starts nothing before the first question, and nothing of what starts one leaves this process."""
+    found = Connection(conn_id="spark", conn_type="spark", host=host, port=port)
+    endpoint = BUILDERS["spark"](found, {})
+    assert declare().open(endpoint).identity == identity
+    assert endpoint.serve is not None
+    assert endpoints_from_json(endpoints_to_json({"spark": endpoint}))["spark"].serve is None
+    assert endpoint.for_executors().serve is None
+
+
+@pytest.mark.statement("X5")
+def test_cluster_mode_is_refused() -> None:
+    """X5: in a sentence that names two ways out."""
+    found = Connection(conn_id="spark", conn_type="spark", host="yarn")
+    with pytest.raises(InvalidDeclaration, match="use deploy-mode client, or a connection of type spark_connect"):
+        BUILDERS["spark"](found, {"deploy-mode": "cluster", "secrets_file": "/s"})
 
 
 def test_names_that_the_cluster_takes_for_one_are_refused() -> None:
