@@ -17,10 +17,11 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
-from airflow_provider_backpressure.sinks import SparkTableSink
-from airflow_provider_backpressure.sources import PostgresSource
+from airflow_provider_backpressure.sinks import PostgresSink, SparkTableSink
+from airflow_provider_backpressure.sources import PostgresSource, SparkSource
 from dev.downloads import Downloads, default_folder
 from dev.lake_connectors import SMALL, make_connector_conf
+from tests.support.composed import difference
 from tests.support.lakes import Cluster
 from tests.support.postgres import connected, run
 from tests.support.world import context
@@ -53,7 +54,7 @@ class Submitted:
             "spark_conn_id": "spark_submit",
             "budget": Budget(credits=2, range_rows=2500),
         }
-        found = operator(task_id="task", **flow, **more).execute(context())
+        found = operator(task_id="task", **{**flow, **more}).execute(context())
         return found, self.capsys.readouterr().out.count("Spark-Submit cmd")
 
     def differs(self) -> bool:
@@ -107,10 +108,11 @@ def submitted(
 
 def make_metastore_conf(database: Endpoint) -> dict[str, str]:
     """Return the settings of a metastore that several applications use at once."""
-    login = f"user={database.user}&password={database.password}"
     options = {
+        "javax.jdo.option.ConnectionUserName": database.user,
+        "javax.jdo.option.ConnectionPassword": database.password,
         "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
-        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{database.host}:{database.port}/{database.database}?{login}",
+        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{database.host}:{database.port}/{database.database}",
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
     }
@@ -142,6 +144,21 @@ def test_ranges_are_in_once_where_applications_are_killed_around_their_commit(
     assert (verified["rows"], verified["verified"], applications) == (5000, "target", 2)
     assert not submitted.differs()
     assert list(tmp_path.rglob("bp-session-*")) == []
+    if submitted.place["format"] == "iceberg":
+        check_reading_back(submitted)
+
+
+def check_reading_back(submitted: Submitted) -> None:
+    """Fail unless the table arrives in PostgreSQL, read by applications too."""
+    back: dict[str, Any] = {
+        "source": SparkSource(table=submitted.place["table"], spark_conn_id="spark_submit", split_column="id"),
+        "sink": PostgresSink(conn_id="shop_db", table="public.copied"),
+    }
+    planned, applications = submitted.execute(PlanSnapshotOperator, **back)
+    assert (planned["ranges"], applications) == (3, 1), "of rows without a value there is a range too"
+    assert submitted.execute(HydrateOperator, **back)[0]["committed"] == 3
+    assert submitted.execute(VerifyHydrationOperator, **back)[0]["rows"] == 5000
+    assert difference(submitted.database, "orders", submitted.database, "copied") == (0, 0)
 
 
 @pytest.mark.statement("K1", "T8", "X2")
