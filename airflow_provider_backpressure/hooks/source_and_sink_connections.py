@@ -10,7 +10,12 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.hooks.connection_fields import connection
 from airflow_provider_backpressure.hooks.database_connections import from_connection, mysql_endpoint
 from airflow_provider_backpressure.hooks.kafka_connection import from_kafka, from_registry
-from airflow_provider_backpressure.hooks.lake_connections import from_aws, from_iceberg, from_spark_connect, from_spark_submit
+from airflow_provider_backpressure.hooks.lake_connections import (
+    from_aws,
+    from_iceberg,
+    from_spark_connect,
+    from_spark_submit,
+)
 
 
 def with_related(found: Endpoint, declared: object) -> Endpoint:
