@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Function = Callable[["DataFrame"], "DataFrame"]
+ZONE, UTC = "spark.sql.session.timeZone", frozenset({"UTC", "Etc/UTC", "GMT", "Z"})
 _READS_ROWS = (
     "The transform reads rows while its columns are determined: leave out what runs a job of its own (collect, count, "
     "toPandas, checkpoint), so that it only says what is to be done with a range."
@@ -64,6 +65,24 @@ def apply_transform(
     if transform.sql is not None:
         return _select(session, frame, transform.sql)
     return _call(_found(transform.python, function), frame)
+
+
+def _transform(
+    session: "SparkSession", read: ReadSpec, frame: "DataFrame", transform: Transform | None, function: Function | None
+) -> "DataFrame":
+    """Return what the transform makes of the source's rows; ``RunnerRefused`` where it moves a condition of theirs.
+
+    Spark evaluates the condition of a catalog's table in the job, by the zone that the session has then. The plan has
+    counted its rows in UTC.
+    """
+    found = apply_transform(session, frame, transform, function)
+    if transform is not None and read.kind == SPARK_READ and (zone := session.conf.get(ZONE)) not in UTC:
+        raise RunnerRefused(
+            f"The transform sets the session's time zone to {zone}, by which Spark would read the condition and the "
+            "views of the source too, and these are in UTC: leave the zone as it is, and convert times with "
+            "from_utc_timestamp."
+        )
+    return found
 
 
 def _select(session: "SparkSession", frame: "DataFrame", query: str) -> "DataFrame":
@@ -124,7 +143,7 @@ def frame_job(
     if spec.transform is None and spec.read.kind != SPARK_READ:
         return _straight(session, spec, source, sink, profile)
     read = _source(session, spec.read, spec.pieces or spec.slices, source, spec, profile)
-    frame = apply_transform(session, read, spec.transform, function)
+    frame = _transform(session, spec.read, read, spec.transform, function)
     if spec.pieces:
         # They are read side by side, and then handed to the one task that writes.
         frame = frame.repartition(1)
@@ -181,7 +200,7 @@ def run_on_frame(
 
         def transform() -> "DataFrame":
             read = _source(session, spec.read, pieces, source, spec, profile)
-            return apply_transform(session, read, spec.transform, function)
+            return _transform(session, spec.read, read, spec.transform, function)
 
         transformed: RangeResult = run_range(session, spec, transform, profile)
         return transformed
@@ -226,7 +245,7 @@ def describe_columns(
     A column keeps the source's type where name and carrier are the source's: ``code varchar(8)``, ``id uuid`` stay
     what they were. ``RunnerRefused`` for a type that PostgreSQL has no counterpart of, and for a name that comes twice.
     """
-    frame = apply_transform(session, _source(session, read), transform, function)
+    frame = _transform(session, read, _source(session, read), transform, function)
     known = {column.name: column for column in read.columns}
     found = [(field, _describe_field(field, known.get(field.name))) for field in frame.schema.fields]
     strange = [f"{field.name} a {field.dataType.simpleString()}" for field, column in found if column is None]

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.lake.source.spark_types import Car
 from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import first_line, translate_errors
 from airflow_provider_backpressure.connectors.lake.tasks.spark_read import SETTINGS, ZONE
-from airflow_provider_backpressure.connectors.relational import check_no_clock
+from airflow_provider_backpressure.connectors.relational import check_no_clock, refuse_clock
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread
@@ -52,6 +52,12 @@ _CLOCK = re.compile(
     r"|(?<![\w.])(?:current_date|current_time|current_timestamp|localtimestamp|current_user|session_user)\b",
     re.IGNORECASE,
 )
+_TODAY = re.compile(
+    r"\b(?:date|timestamp(?:_ltz|_ntz)?)(?:\s|--[^\n]*\n|/\*.*?\*/)*r?(['\"]\s*(?:now|today|tomorrow|yesterday)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Literals that Spark evaluates where a statement is parsed."""
+_QUOTED_CALL = re.compile(r"`(\w+)`(?=\s*\()")
 
 
 class SparkCatalogTable:
@@ -268,7 +274,9 @@ class SparkCatalogTable:
 
     def _check_condition(self) -> None:
         if self._where is not None:
-            check_no_clock(self._where, self._name, text=self._where, clock=_CLOCK)
+            check_no_clock(self._where, self._name, text=_QUOTED_CALL.sub(r"\1", self._where), clock=_CLOCK)
+            if found := _TODAY.search(self._where):
+                refuse_clock(self._where, self._name, f"{found[1]}{found[1][0]}")
 
     def _choose_split(self, fields: dict[str, spark.StructField], format_: str) -> tuple[str, ...]:
         name = self._declared.split_column
@@ -342,6 +350,11 @@ class SparkCatalogTable:
             raise SourceUnavailable(str(error)) from error
         except SinkRefused as error:
             raise SourceRefused(str(error)) from error
+        except UnicodeDecodeError as error:
+            raise SourceRefused(
+                f"{self._name} has a text that is no UTF-8: name another split_column, or cast the column to binary in "
+                "a view of the cluster."
+            ) from strip_frames(error)
 
 
 def _version_of(read: ReadSpec) -> str:

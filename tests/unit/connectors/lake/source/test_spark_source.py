@@ -238,7 +238,23 @@ def test_rows_that_come_before_the_first_version_are_left_to_the_next_plan() -> 
 
 
 @pytest.mark.parametrize(
-    "where", ["rand() < 0.5", "a > now ()", "uniform(0, 9) = a", "d = current_date", "curtime() > t"]
+    "where",
+    [
+        *(
+            "rand() < 0.5",
+            "a > now ()",
+            "uniform(0, 9) = a",
+            "d = current_date",
+            "curtime() > t",
+            "d < `current_date`()",
+        ),
+        *(
+            "d < DATE 'today'",
+            "a > timestamp\n' Yesterday '",
+            'a > TIMESTAMP_NTZ "now UTC"',
+            "d < date/* x */'tomorrow'",
+        ),
+    ],
 )
 def test_a_condition_that_varies_is_refused(where: str) -> None:
     server = FakeServer(DESCRIBE_TABLE=describe("parquet"), **{"count(*)": [{"n": 5}]})
@@ -246,7 +262,9 @@ def test_a_condition_that_varies_is_refused(where: str) -> None:
         server.open(where=where).snapshot()
 
 
-@pytest.mark.parametrize("where", ["uuid = 'x'", "now > 1", "t.random IS NULL", "unix_timestamp(a) > 1", "a = 'now()'"])
+@pytest.mark.parametrize(
+    "where", ["uuid = 'x'", "now > 1", "t.random IS NULL", "unix_timestamp(a) > 1", "a = 'now()'", "date = 'nowhere'"]
+)
 def test_a_column_that_is_named_as_a_function_is_none(where: str) -> None:
     server = FakeServer(DESCRIBE_TABLE=describe("parquet"), **{"count(*)": [{"n": 5}]})
     assert server.open(where=where).snapshot().filtered

@@ -1,5 +1,7 @@
 """How a session is set for what Spark's own connector reads, without a server."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -8,8 +10,8 @@ from pyspark.sql import types as spark
 
 from airflow_provider_backpressure.connectors.lake.tasks.spark_read import read_frame
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.exceptions import SourceRefused
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice, Transform
+from airflow_provider_backpressure.exceptions import RunnerRefused, SourceRefused
 from airflow_provider_backpressure.spark import frame_path
 
 pytestmark = pytest.mark.statement("K5")
@@ -70,3 +72,18 @@ def test_a_table_that_was_made_anew_is_not_read() -> None:
     iceberg: Any = FakeSession("")
     read_frame(iceberg, make_read("77", "`t`"), PIECES)
     assert iceberg.queries == ["REFRESH TABLE `t`", PIECES[0].query]
+
+
+@pytest.mark.parametrize(("zone", "refused"), [("UTC", False), ("America/New_York", True)])
+def test_a_transform_may_not_move_the_condition_of_a_table(
+    zone: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads ``at < '2024-01-02'`` in the job, by the zone that the transform has left, and the plan in UTC."""
+    session: Any = FakeSession("")
+    session.conf.get = lambda name: zone
+    frame, transform = Mock(), Transform(python="of:a_module")
+    monkeypatch.setattr(frame_path, "apply_transform", lambda *_: frame)
+    with pytest.raises(RunnerRefused, match=r"America/New_York.*UTC") if refused else nullcontext():
+        assert frame_path._transform(session, make_read(), Mock(), transform, None) is frame
+    other = replace(make_read(), kind="postgres")
+    assert frame_path._transform(session, other, Mock(), transform, None) is frame
