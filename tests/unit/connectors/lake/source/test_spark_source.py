@@ -268,3 +268,11 @@ def test_a_condition_that_varies_is_refused(where: str) -> None:
 def test_a_column_that_is_named_as_a_function_is_none(where: str) -> None:
     server = FakeServer(DESCRIBE_TABLE=describe("parquet"), **{"count(*)": [{"n": 5}]})
     assert server.open(where=where).snapshot().filtered
+
+
+def test_a_text_that_is_no_utf_8_is_refused_where_its_values_are_looked_at() -> None:
+    """K5: Spark keeps any bytes in a text."""
+    source = FakeServer(DESCRIBE_TABLE=describe("parquet")).open()
+    error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    with pytest.raises(SourceRefused, match=r"a text that is no UTF-8"), source._errors():
+        raise error
