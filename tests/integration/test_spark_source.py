@@ -318,12 +318,32 @@ def test_what_cannot_be_carried_is_refused_by_name(catalogs: Catalogs, name: str
         (table, {"columns": ("id",)}, r"name a split_column, or read it in one range with whole=True"),
         (table, {"split_column": "id", "columns": ("id",), "where": "rand() < 0.5"}, r"asks for rand"),
         (table, {"split_column": "id", "columns": ("id",), "where": "nope = 1"}, r"Spark refuses a statement"),
+        (table, {"split_column": "id", "columns": ("id",), "where": "id > 1) OR (id < 1"}, r"closes brackets"),
+        (
+            table,
+            {"split_column": "id", "columns": ("id",), "where": "id > 1 OR DATE 'today' > now"},
+            r"asks for 'today'",
+        ),
         (foreign, {"split_column": "word"}, r"the database behind the catalog may order in its own way"),
         ("lake.raw.missing", {"split_column": "id"}, r"lake\.raw\.missing"),
     ]
     for of, reading, sentence in refusals:
         with catalogs.open(of, **reading) as source, pytest.raises(SourceRefused, match=sentence):
             source.snapshot()
+
+
+@pytest.mark.long
+def test_a_transform_that_moves_the_condition_to_another_zone_is_refused(
+    catalogs: Catalogs, composed: Composed, name: str
+) -> None:
+    """K5: rows of five hours more would arrive than were counted, and verification would find them all."""
+    table = f"lake.raw.{name}"
+    times = "timestampadd(HOUR, CAST(id AS INT), TIMESTAMP '2024-01-01 00:00:00+00:00') AS at"
+    catalogs.run(f"CREATE TABLE {table} USING iceberg AS SELECT id, {times} FROM range(100)")
+    reading = {"split_column": "id", "where": "at < '2024-01-02 00:00:00'"}
+    moved = replace(composed, table=table, reading=reading, function="tests.integration.transforms:move_zone")
+    with pytest.raises(RunnerRefused, match=r"America/New_York.*UTC"):
+        moved.plan()
 
 
 @pytest.mark.long

@@ -148,4 +148,10 @@ def joining(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.sql("SELECT id, name FROM {rows} JOIN names_of_rests ON rest = id % 2", rows=frame)
 
 
+def move_zone(frame: DataFrame) -> DataFrame:
+    """Leave rows as they are, and the session in another time zone."""
+    frame.sparkSession.conf.set("spark.sql.session.timeZone", "America/New_York")
+    return frame
+
+
 NOT_A_FUNCTION = 7

@@ -100,7 +100,7 @@ class SparkCatalogTable:
             version = self._find_version(format_)
             fields = self._read_fields(version)
             carried = self._carry(fields)
-            self._check_condition()
+            self._check_condition(version)
             split = self._choose_split(fields, format_)
             sample = self._ask_arrow(f"SELECT {_list(carried)} {self._rows(version)} LIMIT {SAMPLE}")
             self._check_names(sample, format_)
@@ -224,9 +224,11 @@ class SparkCatalogTable:
 
         Of Delta it is ``number@id``: a table that is dropped and made again has the same numbers.
         """
+        if format_ in FILES:
+            # The server may keep rows and lists of files for all sessions, without what others have written since.
+            self._ask(f"REFRESH TABLE {self._name.sql}")
         if format_ not in VERSIONED:
             return ""
-        self._ask(f"REFRESH TABLE {self._name.sql}")
         if format_ == "delta":
             id_ = self._ask(f"DESCRIBE DETAIL {self._name.sql}")[0]["id"]
             return f"{self._ask(f'DESCRIBE HISTORY {self._name.sql} LIMIT 1')[0]['version']}@{id_}"
@@ -272,11 +274,26 @@ class SparkCatalogTable:
             )
         return [each for each in carried.values() if each is not None]
 
-    def _check_condition(self) -> None:
-        if self._where is not None:
-            check_no_clock(self._where, self._name, text=_QUOTED_CALL.sub(r"\1", self._where), clock=_CLOCK)
-            if found := _TODAY.search(self._where):
-                refuse_clock(self._where, self._name, f"{found[1]}{found[1][0]}")
+    def _check_condition(self, version: str) -> None:
+        """Raise ``SourceRefused`` where the condition asks the clock, or is more than what stands between brackets.
+
+        The second form has other brackets around it: what closes the first ones and opens them again does not fit
+        there. Ranges would overlap otherwise, since the conditions of their bounds stand behind it.
+        """
+        if self._where is None:
+            return
+        check_no_clock(self._where, self._name, text=_QUOTED_CALL.sub(r"\1", self._where), clock=_CLOCK)
+        if found := _TODAY.search(self._where):
+            refuse_clock(self._where, self._name, f"{found[1]}{found[1][0]}")
+        spark = self._spark()
+        _ = spark.sql(f"SELECT 1 {self._rows(version)}").schema
+        try:
+            _ = spark.sql(f"SELECT 1 {self._table_sql(version)} WHERE array(\n{self._where}\n) IS NOT NULL").schema
+        except (AnalysisException, IllegalArgumentException) as error:
+            raise SourceRefused(
+                f"The condition {self._where!r} of {self._name} closes brackets that it has not opened, so that it "
+                "would not hold for each range: put brackets around the whole of it."
+            ) from strip_frames(error)
 
     def _choose_split(self, fields: dict[str, spark.StructField], format_: str) -> tuple[str, ...]:
         name = self._declared.split_column

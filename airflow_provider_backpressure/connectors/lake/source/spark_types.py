@@ -18,9 +18,18 @@ BINARY = "UTF8_BINARY"
 _DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata of a column with the type that it was declared with, where Spark shows another one."""
 _LENGTH = re.compile(r"(varchar|char)\((\d+)\)")
-_JSON = (
-    "map('timeZone', 'UTC', 'ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX', "
-    "'timestampNTZFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS')"
+_MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_JSON = "map({})".format(
+    ", ".join(
+        # In hexadecimal: how a quote is escaped in a text is a setting of the server.
+        f"'{name}', CAST(X'{value.encode().hex()}' AS STRING)"
+        for name, value in {
+            "timeZone": "UTC",
+            "ignoreNullFields": "false",
+            "timestampFormat": f"{_MOMENT}XXX",
+            "timestampNTZFormat": _MOMENT,
+        }.items()
+    )
 )
 """Spark's own formats end at milliseconds, and leave out fields that are NULL."""
 _LEAVES = (

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pyarrow
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import types as spark
 
 from airflow_provider_backpressure.connectors.lake.source.spark_boundaries import CutColumn, list_conditions
@@ -276,3 +277,34 @@ def test_a_text_that_is_no_utf_8_is_refused_where_its_values_are_looked_at() -> 
     error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     with pytest.raises(SourceRefused, match=r"a text that is no UTF-8"), source._errors():
         raise error
+
+
+def test_a_condition_that_closes_the_brackets_around_it_is_refused() -> None:
+    """K5: what is behind it would hold for a part of it only, so that each range had the rows of the other part."""
+    server = FakeServer(DESCRIBE_TABLE=describe("parquet"), **{"count(*)": [{"n": 5}]})
+    ask = server.sql
+
+    def refuse(query: str) -> Any:
+        if "array(" in query:
+            raise AnalysisException("array<boolean> is no boolean")
+        return ask(query)
+
+    server.sql = refuse  # type: ignore[method-assign]
+    with pytest.raises(SourceRefused, match="closes brackets that it has not opened"):
+        server.open(where="a > 5) OR (a < 3").snapshot()
+
+
+def test_what_the_server_keeps_of_files_is_read_again_when_a_table_is_planned() -> None:
+    """K5: a table that is cached for all sessions has no rows that others than Spark have added since."""
+    for format_, refreshed in (("parquet", True), ("iceberg", True), ("jdbc", False), ("", False)):
+        server = FakeServer(DESCRIBE_TABLE=describe(format_), **{"count(*)": [{"n": 5}]})
+        server.open().snapshot()
+        assert ("REFRESH TABLE `lake`.`raw`.`t`" in server.queries) is refreshed, format_
+
+
+def test_json_is_asked_for_without_a_quote_that_a_server_may_read_otherwise() -> None:
+    """K5: with ``spark.sql.parser.escapedStringLiterals`` a backslash before a quote would be a part of every time."""
+    carried = carry(spark.StructField("a", spark.ArrayType(spark.TimestampType())))
+    assert carried is not None
+    assert "\\" not in carried.sql
+    assert b"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX".hex() in carried.sql
