@@ -309,6 +309,8 @@ class ChecksumSpec:
     storage: TableStorage | None = None
     """The files that the table had when the snapshot was exported; ``None`` where they cannot be exchanged unnoticed.
     """
+    like: str = ""
+    """The checksum that it is compared with, whose algorithm is to be used; empty: the one of most markers."""
 
 
 def digest_row(text: str) -> str:

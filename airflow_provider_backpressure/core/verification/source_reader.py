@@ -57,6 +57,7 @@ class SourceReader:
                 query=piece.query,
                 snapshot=self.snapshot,
                 storage=read.storage if self.snapshot else None,
+                like=marker.checksum if marker is not None else "",
             )
             return [self.runner.checksum(again)]
         quarantine = self._read_quarantine(marker)

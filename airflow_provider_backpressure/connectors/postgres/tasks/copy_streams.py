@@ -153,6 +153,7 @@ def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> psycopg.Error:
 
 
 Heed = Callable[[psycopg.errors.Diagnostic], None]
+Wrap = Callable[[psycopg.Connection, str], str]
 WAY_OUT = f"ranges that are committed stay; {RESTART}"
 FIRST_OWN_TYPE = 16384
 """Lowest number of a type that is not PostgreSQL's own; below it, a number means the same in every database."""
@@ -200,9 +201,16 @@ class Reading:
 
 @contextmanager
 def open_copy_out(
-    source: Endpoint, what: Reading, *, options: str = "FORMAT binary", heed: Heed | None = None
+    source: Endpoint,
+    what: Reading,
+    *,
+    options: str = "FORMAT binary",
+    heed: Heed | None = None,
+    wrap: Wrap | None = None,
 ) -> Iterator[CopyOut]:
     """Give the rows as a COPY stream. ``heed`` is called with the server's notices meanwhile.
+
+    ``wrap``: makes the query whose rows are given, of the one that is to be read.
 
     Raises ``SourceRefused`` where the statement cannot be run, ``SourceUnavailable`` where the source does not answer
     or breaks off, ``SnapshotLost`` where the snapshot is gone, ``PlanOutdated`` where the file is.
@@ -216,7 +224,9 @@ def open_copy_out(
                 end_attempts(connection, what.name, below=int(what.name.rpartition(":")[2]))
             _enter(connection, what)
             _check_columns(connection, what)
-            rows = comparable(connection, what.query) if what.compared else what.query
+            if wrap is None and what.compared:
+                wrap = comparable
+            rows = what.query if wrap is None else wrap(connection, what.query)
             stream = CopyOut(connection, f"COPY ({rows}) TO STDOUT ({options})")
         yield stream
     finally:

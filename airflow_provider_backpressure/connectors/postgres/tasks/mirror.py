@@ -8,7 +8,13 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition
-from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import STAGE, hash_rows, names
+from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
+    MIRROR,
+    STAGE,
+    hash_rows,
+    move_stage,
+    names,
+)
 from airflow_provider_backpressure.connectors.postgres.tasks.trigger_checks import execute_alone
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult, WriteSpec
@@ -35,29 +41,55 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
     # Of the key alone: statistics of every column would cost more than the comparison.
     connection.execute(sql.SQL("ANALYZE {} ({})").format(STAGE, key))
     _check_bounds(connection, spec, bounds, within)
+    range_ = sql.SQL("SELECT * FROM {} WHERE {}").format(sql.SQL(write.target), _join_conditions(within))
+    if not _read_number(connection, sql.SQL("SELECT EXISTS ({})::int").format(range_)):
+        # Nothing to compare with. A key that is there nevertheless is an error, in every mode.
+        move_stage(connection, replace(write, mode=MIRROR), alone=True)
+        return staged
     columns = [column.name for column in write.columns]
+    kept = {name: sql.Identifier(f"c{number}") for number, name in enumerate(columns)}
     parts = {
         "target": sql.SQL(write.target),
-        "range": sql.SQL("SELECT * FROM {} WHERE {}").format(sql.SQL(write.target), _join_conditions(within)),
+        "range": range_,
         "bounded": _join_conditions(_list_conditions(write, bounds, table="t")),
         "stage": STAGE,
+        "differences": DIFFERENCES,
+        "held": sql.Identifier("backpressure held"),
         "every": names(write.columns),
-        "changes": sql.SQL(", ").join(sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in columns),
+        "changes": sql.SQL(", ").join(
+            sql.SQL("{} = d.{}").format(sql.Identifier(name), kept[name]) for name in columns
+        ),
         "key": sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in write.key),
+        "same": sql.SQL(" AND ").join(
+            sql.SQL("t.{} = d.{}").format(sql.Identifier(name), kept[name]) for name in write.key
+        ),
+        "kept": sql.SQL(", ").join(kept.values()),
+        "keeps": sql.SQL(", ").join(sql.SQL("s.{} AS {}").format(sql.Identifier(name), kept[name]) for name in columns),
         "old": sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(name)) for name in columns),
         "new": sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in columns),
     }
-    execute_alone(connection, write, sql.SQL(_UPDATE).format(**parts))
-    execute_alone(connection, write, sql.SQL(_INSERT).format(**parts))
-    return replace(staged, deleted=_delete(connection, spec, parts))
+    connection.execute(sql.SQL(_COMPARE).format(**parts))
+    gone, fresh, changed = _count_differences(connection)
+    if changed:
+        execute_alone(connection, write, sql.SQL(_UPDATE).format(**parts))
+    if fresh:
+        execute_alone(connection, write, sql.SQL(_INSERT).format(**parts))
+    if gone:
+        _delete(connection, spec, parts, gone)
+    return replace(staged, deleted=gone)
 
 
-def _delete(connection: psycopg.Connection, spec: RangeSpec, parts: Mapping[str, sql.Composable]) -> int:
-    """Delete the target's rows that are not staged and return their number, where the plan may delete so many."""
+def _count_differences(connection: psycopg.Connection) -> tuple[int, int, int]:
+    """Return how many of the target's rows are not staged, how many staged ones it lacks, and how many differ."""
+    row = connection.execute(sql.SQL(_COUNT).format(differences=DIFFERENCES)).fetchone()
+    assert row is not None, "an aggregate has one row"
+    gone, fresh, changed = row
+    return gone, fresh, changed
+
+
+def _delete(connection: psycopg.Connection, spec: RangeSpec, parts: Mapping[str, sql.Composable], gone: int) -> None:
+    """Delete the target's rows that are not staged, where the plan may delete so many."""
     write = spec.write
-    gone = _read_number(connection, sql.SQL(_COUNT_GONE).format(**parts))
-    if not gone:
-        return 0
     if write.most_deleted is not None:
         # From here to the commit one range at a time, so that all of them together stay within the limit.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (write.fence, DELETING))
@@ -72,7 +104,6 @@ def _delete(connection: psycopg.Connection, spec: RangeSpec, parts: Mapping[str,
                 "if they are to go."
             )
     execute_alone(connection, write, sql.SQL(_DELETE).format(**parts))
-    return gone
 
 
 def _list_conditions(
@@ -153,17 +184,26 @@ def _read_number(connection: psycopg.Connection, query: sql.Composed) -> int:
 
 DELETING = 0x6270_6465_6C65
 """Advisory lock of ranges that delete, beside the target's name."""
-# Compared is what is stored: values that are equal, such as 1.0 and 1.00, are different rows to a checksum, and some
-# types have no equality.
+DIFFERENCES = sql.Identifier("pg_temp", "backpressure_differences")
+# Each side is read once for all three statements. Compared is what is stored: values that are equal, such as 1.0 and
+# 1.00, are different rows to a checksum, and some types have no equality.
+_COMPARE = """
+    CREATE TEMP TABLE backpressure_differences ON COMMIT DROP AS
+    SELECT {keeps}, s.ctid IS NULL AS gone, t.{held} IS NULL AS fresh
+    FROM (SELECT r.*, true AS {held} FROM ({range}) AS r) AS t FULL JOIN {stage} AS s ON {key}
+    WHERE s.ctid IS NULL OR t.{held} IS NULL OR ROW({old})::record *<> ROW({new})::record
+"""
+_COUNT = """
+    SELECT count(*) FILTER (WHERE gone), count(*) FILTER (WHERE fresh), count(*) FILTER (WHERE NOT gone AND NOT fresh)
+    FROM {differences}
+"""
 _UPDATE = """
-    UPDATE {target} AS t SET {changes} FROM {stage} AS s
-    WHERE {key} AND ROW({old})::record *<> ROW({new})::record AND {bounded}
+    UPDATE {target} AS t SET {changes} FROM {differences} AS d
+    WHERE {same} AND NOT d.gone AND NOT d.fresh AND {bounded}
 """
 _INSERT = """
-    INSERT INTO {target} ({every}) OVERRIDING SYSTEM VALUE
-    SELECT {new} FROM {stage} AS s WHERE NOT EXISTS (SELECT FROM ({range}) AS t WHERE {key})
+    INSERT INTO {target} ({every}) OVERRIDING SYSTEM VALUE SELECT {kept} FROM {differences} AS d WHERE d.fresh
 """
-_COUNT_GONE = "SELECT count(*) FROM ({range}) AS t WHERE NOT EXISTS (SELECT FROM {stage} AS s WHERE {key})"
 _DELETE = """
     DELETE FROM {target} AS t WHERE {bounded} AND NOT EXISTS (SELECT FROM {stage} AS s WHERE {key})
 """

@@ -142,7 +142,12 @@ def make_stage(connection: psycopg.Connection, write: WriteSpec) -> None:
 
 def hash_stage(connection: psycopg.Connection, write: WriteSpec) -> tuple[RowSum, str]:
     """Return count, size and checksum of what the target's types made of the rows."""
-    return hash_rows(connection, sql.SQL("SELECT {} FROM {}").format(names(stage_columns(write)), STAGE))
+    return hash_rows(connection, select_stage(write))
+
+
+def select_stage(write: WriteSpec) -> sql.Composed:
+    """Return the query for the staged rows."""
+    return sql.SQL("SELECT {} FROM {}").format(names(stage_columns(write)), STAGE)
 
 
 def hash_rows(connection: psycopg.Connection, rows: sql.Composed) -> tuple[RowSum, str]:

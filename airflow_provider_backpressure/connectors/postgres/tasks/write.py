@@ -18,6 +18,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
 from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import BadRowIsolator, split_cut
+from airflow_provider_backpressure.connectors.postgres.tasks.server_hash import is_server_hash, open_hash
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit, move_in_order
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
     MIRROR,
@@ -72,7 +73,6 @@ def write(
 
 def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
     """Hash what PostgreSQL's binary COPY says of the rows. See :class:`..spark.readers_and_writers.Writer`."""
-    total = RowSum()
     reading = Reading(
         query=spec.query,
         name="bp-checksum",
@@ -81,6 +81,10 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
         compared=True,
         every_row=True,
     )
+    if is_server_hash(spec.like):
+        with open_hash(sink, reading) as hashed:
+            return SliceResult(slice_id="", rows=hashed.rows, bytes=0, checksum=hashed.checksum)
+    total = RowSum()
     with (
         open_copy_out(sink, reading) as rows,
         SOURCE.translate_errors(sink),
