@@ -14,7 +14,13 @@ from airflow_provider_backpressure.core.execution.lane_submission import spec_fo
 from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import BackpressureError, SinkRefused, SinkUnavailable, SourceRefused
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    SinkRefused,
+    SinkUnavailable,
+    SourceRefused,
+    VerificationFailed,
+)
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed, difference
 from tests.support.marks import mark_long
@@ -116,6 +122,54 @@ def test_a_range_that_did_not_change_does_not_connect_to_the_target(database: En
     assert [copy_slice(spec, spec.slices[0], database, nowhere).unchanged for spec in same] == [True, True]
     with pytest.raises(SinkUnavailable):
         copy_slice(changed, changed.slices[0], database, nowhere)
+
+
+@pytest.mark.statement("L2")
+def test_a_range_that_changed_in_the_run_before_is_hashed_first(database: Endpoint, composed: Composed) -> None:
+    """L2: it has no marker in the run after that, and nothing is staged for it."""
+    mirror(composed, "first")
+    run(database, "UPDATE t SET code = 'changed' WHERE id = 1")
+    assert set(mirror(composed, "second").markers) == {"0.0"}
+    with composed.open() as ports:
+        planned = replace(ports.planner(), run="third", refresh=Refresh.EACH_RUN).plan()
+        record = ports.ledger.ranges(planned.plan.plan_id)[0]
+        last = LastWrites(planned.plan, ports.sink).find(record)
+        spec = spec_for(planned.plan, record, ports.source, None, last)
+    assert last is not None
+    assert last.staged
+    assert copy_slice(spec, spec.slices[0], database, replace(database, port=1)).unchanged
+
+
+@pytest.mark.statement("L2")
+def test_a_marker_of_an_earlier_release_is_no_proof(database: Endpoint, composed: Composed) -> None:
+    """L2: its range is staged once, which writes a marker and no row, even where the digits are the same."""
+    mirror(composed, "first")
+    run(
+        database,
+        "UPDATE raw.backpressure_commit SET checksum = replace(checksum, 'pgsend-hash64', 'pgcopy-xxh3')",
+    )
+    before = written(database)
+    second = mirror(composed, "second")
+    assert len(second.markers) == 3
+    assert {marker.checksum.partition(":")[0] for marker in second.markers.values()} == {"pgsend-hash64"}
+    assert written(database) == before
+    assert mirror(composed, "third").markers == {}
+
+
+@pytest.mark.statement("L2")
+def test_rows_that_exchange_their_values_are_written(database: Endpoint, composed: Composed) -> None:
+    """L2: a sum of the columns' hashes would stay the same."""
+    mirror(composed, "first")
+    run(database, "UPDATE t SET code = md5(CASE id WHEN 5 THEN '6' ELSE '5' END) WHERE id IN (5, 6)")
+    assert set(mirror(composed, "second").markers) == {"0.0"}
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_target_that_others_changed_is_found_by_its_servers_checksum(database: Endpoint, composed: Composed) -> None:
+    mirror(composed, "first")
+    run(database, "UPDATE raw.t SET code = 'theirs' WHERE id = 1500")
+    with pytest.raises(VerificationFailed, match="checksum is pgsend-hash64"):
+        mirror(composed, "second")
 
 
 def count_wal(database: Endpoint, since: str) -> int:
