@@ -21,7 +21,6 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
     print_as_text,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.exceptions import RangeFailed
 
 ALGORITHM = "pgsend-hash64"
 _MODULUS = 2**64
@@ -57,11 +56,11 @@ def hash_on_server(connection: psycopg.Connection, rows: sql.Composable) -> Hash
 
 
 def _make_query(connection: psycopg.Connection, query: str) -> str:
-    """Return the query for count and sum of hashes of another query's rows; a type that has no binary form is refused.
+    """Return the query for count and sum of hashes of another query's rows.
 
     A hash of an array is linear in those of its elements, and so would be their sum: two rows could exchange values
     unnoticed. So each array's hash is mixed once more. Columns of the database's own types count as their text, see
-    :func:`.comparable`.
+    :func:`.comparable`, and so do those that borrow the binary form of another type.
     """
     connection.execute(_ALONE)
     types = _list_types(connection, query)
@@ -69,13 +68,9 @@ def _make_query(connection: psycopg.Connection, query: str) -> str:
     values = []
     for name, oid in types:
         place: sql.Composable = sql.Identifier("q", name)
-        own = oid >= FIRST_OWN_TYPE
-        if not own and oid not in sends:
-            raise RangeFailed(f"Column {name} cannot be hashed: its type has no binary form.")
-        send = "textsend" if own else sends[oid]
-        values.append(
-            sql.SQL("{}({})").format(sql.Identifier("pg_catalog", send), print_as_text(place) if own else place)
-        )
+        send = None if oid >= FIRST_OWN_TYPE else sends.get(oid)
+        value = print_as_text(place) if send is None else place
+        values.append(sql.SQL("{}({})").format(sql.Identifier("pg_catalog", send or "textsend"), value))
     return sql.SQL(_HASH).format(values=sql.SQL(", ").join(values), query=sql.SQL(query)).as_string(connection)
 
 
@@ -98,7 +93,8 @@ _ALONE = """
 _SENDS = """
     SELECT t.oid::bigint, p.proname::text
     FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_proc AS p ON p.oid = t.typsend
-    WHERE t.oid = ANY (%s::bigint[])
+    JOIN pg_catalog.pg_type AS a ON a.oid = p.proargtypes[0]
+    WHERE t.oid = ANY (%s::bigint[]) AND (a.oid = t.oid OR a.typtype = 'p')
 """
 _HASH = """
     SELECT pg_catalog.count(*), coalesce(pg_catalog.sum(pg_catalog.hashint4extended(0,
