@@ -56,10 +56,12 @@ class OperatorFlow:
     tables: tuple[str, ...] = ()
     """Tables that are declared; those of ``public`` that are named where it is empty."""
     policy: str = "stop_and_keep"
+    on_new_column: str = "stop"
     spark: int = 0
     """Port of a Spark Connect server of this host; 0: ranges are carried out here."""
     sink: dict[str, Any] = field(default_factory=dict)
     """What else the sink is declared with."""
+    range_rows: int = BUDGET.range_rows
     turn_seconds: float = shared_log_lane.TURN_SECONDS
     """For how long ranges are begun before windows go in between."""
     group: str = "shop"
@@ -93,7 +95,7 @@ class OperatorFlow:
             "source": PostgresSource(conn_id="source", tables=tables, at_wal_limit=self.policy),
             "sink": PostgresSink(**{"conn_id": "warehouse", "table": "raw.{table}", **self.sink}),
             "spark_conn_id": "spark",
-            "budget": BUDGET,
+            "budget": replace(BUDGET, range_rows=self.range_rows),
         }
 
     @contextmanager
@@ -111,7 +113,7 @@ class OperatorFlow:
     def plan(self, *, tries: int = 0) -> Any:
         """Plan; return what the other tasks get of it, ``None`` where nothing is to be done."""
         given = self._context("plan_snapshot", tries)
-        consistency = {"mode": "upsert", "consistency": "catch_up"}
+        consistency = {"mode": "upsert", "consistency": "catch_up", "on_new_column": self.on_new_column}
         with self.airflow():
             task = PlanSnapshotOperator(task_id=f"{self.group}.plan_snapshot", **self.declared, **consistency)
             try:
