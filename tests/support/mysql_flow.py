@@ -156,9 +156,11 @@ def change_at_random(cursor: Any, names: tuple[str, ...], draw: random.Random) -
         case number if number < 40:
             cursor.execute(f"UPDATE {name} SET v = v + 1 WHERE id IN ({key}, {other})")
         case number if number < 45:
-            cursor.execute(f"REPLACE INTO {name} VALUES ({key}, 5, {long})")
+            cursor.execute(f"REPLACE INTO {name} (id, v, doc) VALUES ({key}, 5, {long})")
         case _:
-            cursor.execute(f"INSERT INTO {name} VALUES ({key}, 0, {long}) ON DUPLICATE KEY UPDATE doc = VALUES(doc)")
+            cursor.execute(
+                f"INSERT INTO {name} (id, v, doc) VALUES ({key}, 0, {long}) ON DUPLICATE KEY UPDATE doc = VALUES(doc)"
+            )
 
 
 if __name__ == "__main__":
