@@ -1,4 +1,7 @@
-"""MySQL 8.0, and MariaDB, which also serves where there is no MySQL to fetch; both with a binary log."""
+"""MySQL 8.0, and MariaDB, which also serves where there is no MySQL to fetch; both with a binary log.
+
+``BACKPRESSURE_MYSQLD`` names a MySQL server's program to take instead, such as another version or one with its plugins.
+"""
 
 import os
 import platform
@@ -13,6 +16,7 @@ from dev.servers import debian, libaio, process
 from dev.servers.server import HOST, Kind, Launch, Options, Place, Server, ServiceError
 
 USER = "root"
+CHOSEN = "BACKPRESSURE_MYSQLD"
 COMMON = {
     "bind_address": HOST,
     "server_id": "1",
@@ -35,8 +39,8 @@ MYSQL = {
     "mysqlx": "0",
     "gtid_mode": "ON",
     "enforce_gtid_consistency": "ON",
-    # Every client can log in without TLS and without fetching a key first.
-    "default_authentication_plugin": "mysql_native_password",
+    # Every client can log in without TLS and without fetching a key first. MySQL 9 does not know this any more.
+    "loose_default_authentication_plugin": "mysql_native_password",
     "auto_generate_certs": "OFF",
     "caching_sha2_password_auto_generate_rsa_keys": "OFF",
 }
@@ -93,7 +97,7 @@ class Mysql(Kind):
 
     def program(self, place: Place) -> "Program":
         """Return the program, fetched where it is missing."""
-        return _mysql(place) if platform.machine() == "x86_64" else _mariadb(place)
+        return _mysql(place) if platform.machine() == "x86_64" or CHOSEN in os.environ else _mariadb(place)
 
 
 class Mariadb(Mysql):
@@ -139,6 +143,8 @@ class Program:
 
 
 def _mysql(place: Place) -> Program:
+    if chosen := os.environ.get(CHOSEN):
+        return Program(Path(chosen), fetched=False)
     root = place.downloads.unpacked("mysql-x86_64", member="Linux-amd64.tar.gz")
     return Program(next(root.rglob("mysqld")), fetched=True)
 
