@@ -6,9 +6,12 @@ from contextlib import closing
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.source.change_log import PostgresLog
+from airflow_provider_backpressure.connectors.postgres.source.change_log import ERRORS, PostgresLog
+from airflow_provider_backpressure.core.config import SlotLag
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.health_signal_declarations import Figure
 from airflow_provider_backpressure.exceptions import SnapshotLost
 from tests.support.postgres import connected, run
 
@@ -63,8 +66,18 @@ def test_a_log_that_nothing_bounds_is_warned_of_at_its_beginning(
         log.drop()
 
 
+def look_at_lag(source: Endpoint) -> Figure:
+    """Return what the signal shows on the page."""
+    lag = SlotLag(bytes=1)
+    with closing(PostgresHealth(source, [lag], errors=ERRORS, seconds=5)) as health:
+        found = health.look()[lag]
+    assert isinstance(found, Figure)
+    return found
+
+
+@pytest.mark.statement("W4")
 def test_a_foreign_transaction_that_holds_the_log_is_named(source: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    """What was confirmed is small, and the server keeps the log from that transaction on."""
+    """W4: in the task's log, and by the signal. What is not confirmed is small, and that transaction holds the rest."""
     with closing(kept(source, 3, LIMIT)) as log, connected(source, autocommit=False) as other:
         log.begin()
         pid = other.execute("SELECT pg_backend_pid()").fetchall()[0][0]
@@ -75,4 +88,7 @@ def test_a_foreign_transaction_that_holds_the_log_is_named(source: Endpoint, cap
         with caplog.at_level(logging.WARNING):
             log.guard(replaying=True)
         assert f"the open transaction of process {pid} holds it, not the hydration" in caplog.text
+        held = f"{log.stream}, held by the open transaction of process {pid}"
+        assert look_at_lag(source).note == held
         other.rollback()
+        assert look_at_lag(source).note != held

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
-from airflow_provider_backpressure.connectors.postgres.replication_slots import PREFIX
+from airflow_provider_backpressure.connectors.postgres.replication_slots import OLDEST, PREFIX
 from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, SystemClock
@@ -46,6 +46,13 @@ class KeptLog:
     """Bytes until the server gives a slot up; ``None`` where it never does."""
     written: float
     """Bytes that the server has ever written."""
+    pid: int | None = None
+    """The process whose open transaction holds most of it, although it is replayed; ``None``: none, or none is seen."""
+
+    @property
+    def note(self) -> str:
+        """The slot, and what holds its log."""
+        return f"{self.slot}, held by the open transaction of process {self.pid}" if self.pid else self.slot
 
 
 @dataclass(kw_only=True)
@@ -106,12 +113,14 @@ _WAL = """pg_wal_lsn_diff(
 _KEPT = sql.SQL(
     """
     SELECT s.slot_name::text, coalesce(pg_wal_lsn_diff(l.now, s.restart_lsn), 0)::float8, s.safe_wal_size::float8,
-           pg_wal_lsn_diff(l.now, '0/0')::float8
+           pg_wal_lsn_diff(l.now, '0/0')::float8,
+           CASE WHEN pg_wal_lsn_diff(l.now, s.confirmed_flush_lsn) <= pg_wal_lsn_diff(l.now, s.restart_lsn) / 2
+                THEN ({oldest}) END
     FROM (SELECT pg_current_wal_insert_lsn() AS now) l
     LEFT JOIN pg_replication_slots s ON starts_with(s.slot_name, %s) AND s.database = current_database()
     ORDER BY s.restart_lsn NULLS LAST LIMIT 1
     """
-)
+).format(oldest=OLDEST)
 _RIGHT = "pg_has_role('pg_read_all_stats', 'USAGE')"
 
 
@@ -161,13 +170,13 @@ class PostgresHealth:
         return {each: self._figure(each, value, note or "", allowed=allowed) for each, value, note in values}
 
     def _kept(self) -> dict[Watched, Figure | BackpressureError]:
-        slot, held, safe, written = self._session.rows(_KEPT, (PREFIX,))[0]
-        kept = KeptLog(slot=slot or "", held=held, safe=safe, written=written)
+        slot, held, safe, written, pid = self._session.rows(_KEPT, (PREFIX,))[0]
+        kept = KeptLog(slot=slot or "", held=held, safe=safe, written=written, pid=pid)
         self._forecast.take(kept)
         return {
             each: self._forecast.hours(kept, each)
             if isinstance(each, WalHeadroom)
-            else Figure(value=kept.held, note=kept.slot)
+            else Figure(value=kept.held, note=kept.note)
             for each in self._slots
         }
 

@@ -117,7 +117,7 @@ def find_pinning(session: Session, slot: Slot) -> int | None:
     """
     if slot.confirmed is None or slot.flushed.at - slot.confirmed.at > slot.held_bytes / 2:
         return None
-    rows = session.rows(_OLDEST)
+    rows = session.rows(OLDEST)
     return int(rows[0][0]) if rows else None
 
 
@@ -156,10 +156,11 @@ _SLOTS = sql.SQL(
     FROM pg_replication_slots s
     """
 )
-_OLDEST = sql.SQL(
+OLDEST = sql.SQL(
     "SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start"
     " LIMIT 1"
 )
+"""The session with the oldest transaction that writes; another role's is seen with the right to all statistics."""
 _PUBLICATIONS = sql.SQL("SELECT pubname::text FROM pg_publication WHERE starts_with(pubname, %s) ORDER BY 1")
 _END_READER = sql.SQL(
     "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
