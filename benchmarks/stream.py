@@ -1,10 +1,12 @@
 """Changes of several tables: replayed by one log for all, by a log for each table, and by PostgreSQL's own replication.
 
 ``python -m benchmarks.stream`` fills tables, lets every side copy them, and then writes a backlog that each side
-replays alone. The sides have the same source, and servers with the same settings that wait for the disk.
+replays alone. The sides have the same source, and servers with the same settings that wait for the disk. In the end a
+process of its own writes at half of the rate that the shared log came to, and each row's way to its target is clocked.
 """
 
 import argparse
+import multiprocessing
 import random
 import statistics
 import time
@@ -12,7 +14,10 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+from typing import Any
 
+import psycopg
 from rich.console import Console
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
@@ -34,6 +39,7 @@ from airflow_provider_backpressure.sources import PostgresSource
 from benchmarks import machine, page, report
 from benchmarks.accounting import Accounts
 from benchmarks.stage import LIGHT, SETTINGS, WORKERS
+from benchmarks.steady import paced
 from dev.databases import open_database
 from dev.fingerprints import Fingerprint
 from dev.services import Server, Services, temporary_services
@@ -62,6 +68,17 @@ class Turn:
     seconds: float
     cpu_seconds: float
     """Of Spark, both databases and this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """How late rows were that were written to all tables while the shared log was replayed run after run."""
+
+    offered: float
+    """Changes a second."""
+    runs: int
+    seconds: Sequence[float]
+    """From a row's writing to its sight in the target, of every row that was seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,19 +245,63 @@ class Stage:
         made = 0
         with open_database(self.source, "postgres") as connection:
             while made < changes:
-                with connection.transaction():
-                    for name in draw.sample(list(self.names), min(2, len(self.names))):
-                        key = draw.randint(1, 2 * self.rows)
-                        connection.execute(
-                            f"UPDATE {name} SET v = v + 1, at = now() WHERE id BETWEEN {key} AND {key + 5}"
-                        )
-                        connection.execute(
-                            f"INSERT INTO {name} SELECT g, 1, md5(g::text) FROM generate_series({key}, {key + 7}) g"
-                            " ON CONFLICT (id) DO UPDATE SET note = excluded.note"
-                        )
-                        connection.execute(f"DELETE FROM {name} WHERE id BETWEEN {key} AND {key + 1}")
-                        made += 16
+                made += self._write_transaction(connection, draw)
             connection.execute("CHECKPOINT")
+
+    def write_at(self, rate: float, over: Event) -> None:
+        """Write so many changes a second of the same kinds until it is over."""
+        ahead, draw = 0, random.Random(2)
+        with open_database(self.source, "postgres") as connection:
+            for due in paced(rate, over):
+                while ahead < due and not over.is_set():
+                    ahead += self._write_transaction(connection, draw)
+                ahead -= due
+
+    def _write_transaction(self, connection: "psycopg.Connection[Any]", draw: random.Random) -> int:
+        names = draw.sample(list(self.names), min(2, len(self.names)))
+        with connection.transaction():
+            for name in names:
+                key = draw.randint(1, 2 * self.rows)
+                connection.execute(f"UPDATE {name} SET v = v + 1, at = now() WHERE id BETWEEN {key} AND {key + 5}")
+                connection.execute(
+                    f"INSERT INTO {name} SELECT g, 1, md5(g::text) FROM generate_series({key}, {key + 7}) g"
+                    " ON CONFLICT (id) DO UPDATE SET note = excluded.note"
+                )
+                connection.execute(f"DELETE FROM {name} WHERE id BETWEEN {key} AND {key + 1}")
+        return 16 * len(names)
+
+    def clock(self, follower: Follower, rate: float, seconds: float) -> Lateness:
+        """Write at this rate, replay run after run, and return how late each row was seen behind a run."""
+        found: list[float] = []
+        runs, deadline = 0, time.monotonic() + seconds
+        with self._writing(rate), open_database(self.sink, "postgres") as sink:
+            ((now,),) = sink.execute("SELECT clock_timestamp()").fetchall()
+            since = dict.fromkeys(self.names, now)
+            while time.monotonic() < deadline:
+                follower.replay()
+                runs += 1
+                for name in self.names:
+                    rows = sink.execute(
+                        f"SELECT extract(epoch FROM clock_timestamp() - at), at FROM {follower.side}.{name}"
+                        " WHERE at > %s",
+                        (since[name],),
+                    ).fetchall()
+                    found += [float(late) for late, _ in rows]
+                    since[name] = max([since[name], *(at for _, at in rows)])
+        return Lateness(offered=rate, runs=runs, seconds=found)
+
+    @contextmanager
+    def _writing(self, rate: float) -> Iterator[None]:
+        """Let another process write until the block is left."""
+        context = multiprocessing.get_context("fork")
+        over = context.Event()
+        process = context.Process(target=self.write_at, args=(rate, over))
+        process.start()
+        try:
+            yield
+        finally:
+            over.set()
+            process.join()
 
     def replicate(self) -> None:
         """Let the server's own replication apply what was written by now."""
@@ -280,8 +341,8 @@ def endpoint(server: Server, conn_id: str) -> Endpoint:
     )
 
 
-def measure(services: Services, tables: int, changes: int, turns: int) -> list[Turn]:
-    """Write backlogs, and let every side replay each of them, in another order each time."""
+def measure(services: Services, tables: int, changes: int, turns: int, seconds: float) -> tuple[list[Turn], Lateness]:
+    """Write backlogs, and let every side replay each of them, in another order each time; then clock rows."""
     logical = {"postgres": SETTINGS["postgres"] | {"wal_level": "logical", "max_replication_slots": str(tables + 8)}}
     up = services.up("postgres:source", "postgres:sink", fsync=True, settings=logical)
     stage = Stage(
@@ -321,11 +382,17 @@ def measure(services: Services, tables: int, changes: int, turns: int) -> list[T
                 shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
                 console.print(f"{side}: {accounts.seconds:.1f} s, {found[-1].cpu_seconds:.1f} CPU s ({shown})")
             stage.check(("stream", "slots", "public"))
-    return found
+        rate = changes / statistics.median(turn.seconds for turn in found if turn.side == "stream")
+        late = stage.clock(ours[0], rate / 2, seconds)
+        ours[0].replay()
+        stage.check(("stream",))
+    return found, late
 
 
-def section(command: str, turns: Sequence[Turn], tables: int, changes: int, about: dict[str, str]) -> str:
-    """Return the figures as Markdown: the median of each side."""
+def section(
+    command: str, turns: Sequence[Turn], late: Lateness, tables: int, changes: int, about: dict[str, str]
+) -> str:
+    """Return the figures as Markdown: the median of each side, and how late rows of the shared log are."""
     figures = {}
     for side in SIDES:
         own = [each for each in turns if each.side == side]
@@ -338,6 +405,7 @@ def section(command: str, turns: Sequence[Turn], tables: int, changes: int, abou
         f"{cpu / floor:.2f} |"
         for side, (seconds, cpu) in figures.items()
     ]
+    shares = statistics.quantiles(late.seconds, n=100)
     return "\n".join(
         [
             f"{changes:,} changes of {tables} tables into PostgreSQL, in transactions over two tables. All are written "
@@ -349,6 +417,9 @@ def section(command: str, turns: Sequence[Turn], tables: int, changes: int, abou
             "",
             "CPU is that of Spark, both servers and the lane, planning included. After each backlog every target is "
             "compared with the source.\n",
+            f"At half of that rate, {late.offered:,.0f} changes/s to all tables, {late.runs} runs followed each other. "
+            f"A row was seen in the target {shares[49]:.1f} s after its writing (median) or {shares[98]:.1f} s (p99), "
+            "without Airflow's own part.\n",
             report.machine(about),
         ]
     )
@@ -360,13 +431,17 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=8)
     parser.add_argument("--changes", type=int, default=300_000)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which rows are clocked")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
     about = machine.describe(jars=())
     with temporary_services() as services:
-        turns = measure(services, wanted.tables, wanted.changes, wanted.turns)
-    command = f"python -m benchmarks.stream --tables {wanted.tables} --changes {wanted.changes} --turns {wanted.turns}"
-    text = section(command, turns, wanted.tables, wanted.changes, about)
+        turns, late = measure(services, wanted.tables, wanted.changes, wanted.turns, wanted.seconds)
+    command = (
+        f"python -m benchmarks.stream --tables {wanted.tables} --changes {wanted.changes} --turns {wanted.turns} "
+        f"--seconds {wanted.seconds:g}"
+    )
+    text = section(command, turns, late, wanted.tables, wanted.changes, about)
     console.print(text, markup=False)
     if wanted.write_docs:
         page.write(HEADING, text)

@@ -156,9 +156,12 @@ SUITES = (
     ),
     Suite(
         name="stream",
-        about="changes of eight tables: by one log, by a log for each, by PostgreSQL's own replication",
-        minutes=10,
-        options=_scaled("--changes", 0.03, 5_000),
+        about="changes of eight tables: by one log, by a log for each, by PostgreSQL's replication; how late rows are",
+        minutes=11,
+        options=lambda rows: [
+            *("--changes", str(max(int(rows * 0.03), 5_000))),
+            *("--seconds", "60" if rows >= ROWS else "10"),
+        ],
     ),
     Suite(
         name="lakes",
