@@ -52,6 +52,8 @@ class OperatorFlow:
     database: Endpoint
     ledger: str
     """File of the ledger."""
+    target: Endpoint | None = None
+    """Where the target's tables are, if not beside the source's."""
     names: tuple[str, ...] = ("a", "b", "c")
     tables: tuple[str, ...] = ()
     """Tables that are declared; those of ``public`` that are named where it is empty."""
@@ -154,7 +156,7 @@ class OperatorFlow:
     def process(self, folder: Path, **environment: str) -> "subprocess.Popen[bytes]":
         """Do the run in a process of its own."""
         config = folder / "flow.json"
-        config.write_text(json.dumps(asdict(self)))
+        self.write(config)
         with (folder / "flow.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", type(self).__module__, str(config)],
@@ -164,11 +166,16 @@ class OperatorFlow:
                 env={**os.environ, **environment},
             )
 
+    def write(self, path: Path) -> None:
+        """Write it down for another process."""
+        path.write_text(json.dumps(asdict(self)))
+
     @classmethod
     def read(cls, path: Path) -> "OperatorFlow":
         """Read what :meth:`process` wrote."""
         value: dict[str, Any] = json.loads(path.read_text())
-        return cls(**{**value, "database": Endpoint(**value["database"]), "names": tuple(value["names"]), "tables": ()})
+        places = {name: Endpoint(**value[name]) for name in ("database", "target") if value[name]}
+        return cls(**{**value, **places, "names": tuple(value["names"]), "tables": ()})
 
     def hydrations(self) -> list[Hydration]:
         """Return what the ledger has."""
@@ -195,7 +202,7 @@ class OperatorFlow:
     def differs(self, *names: str) -> dict[str, tuple[int, int]]:
         """Return how many rows only the source and only the target has, of the tables that are not the same."""
         found = {
-            name: difference(self.database, f"public.{name}", self.database, f"raw.{name}")
+            name: difference(self.database, f"public.{name}", self.target or self.database, f"raw.{name}")
             for name in names or self.names
         }
         return {name: each for name, each in found.items() if each != (0, 0)}
@@ -220,22 +227,18 @@ class OperatorFlow:
         return json.loads(Path(f"{self.ledger}.tables").read_text())
 
     def _environment(self) -> dict[str, str]:
-        at = self.database
-        login = {
-            "conn_type": "postgres",
-            "host": at.host,
-            "port": at.port,
-            "schema": at.database,
-            "login": at.user,
-            "password": at.password,
-        }
         connections = {
-            "source": login,
-            "warehouse": login,
+            "source": _login(self.database),
+            "warehouse": _login(self.target or self.database),
             "spark": {"conn_type": "spark_connect", "host": "127.0.0.1", "port": self.spark or 15002},
             "backpressure_default": {"conn_type": "backpressure", "extra": {"path": self.ledger}},
         }
         return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(each) for name, each in connections.items()}
+
+
+def _login(at: Endpoint) -> dict[str, Any]:
+    names = {"conn_type": "postgres", "host": at.host, "port": at.port, "schema": at.database}
+    return {**names, "login": at.user, "password": at.password}
 
 
 def write_at_random(connection: "psycopg.Connection[Any]", names: tuple[str, ...], draw: Any) -> None:
@@ -259,8 +262,8 @@ def write_at_random(connection: "psycopg.Connection[Any]", names: tuple[str, ...
 
 
 @contextmanager
-def writing(flow: OperatorFlow, seed: int = 0, *, seconds: float = 3.0) -> Iterator[None]:
-    """Write transactions over several tables until the block is left, or for so long.
+def writing(flow: OperatorFlow, seed: int = 0, *, seconds: float = 3.0, every: float = 0.005) -> Iterator[None]:
+    """Write transactions over several tables until the block is left, or for so long; ``every``: seconds.
 
     Keys that move with values that are not logged are read again, which may keep a target from catching up for long.
     """
@@ -268,7 +271,7 @@ def writing(flow: OperatorFlow, seed: int = 0, *, seconds: float = 3.0) -> Itera
     def write(over: threading.Event) -> None:
         draw, end = random.Random(seed), time.monotonic() + seconds
         with connected(flow.database, autocommit=False) as connection:
-            while not over.wait(0.005) and time.monotonic() < end:
+            while not over.wait(every) and time.monotonic() < end:
                 try:
                     for _ in range(draw.randint(1, 6)):
                         write_at_random(connection, flow.names, draw)
