@@ -18,6 +18,7 @@ from tests.soak.lane import TURNS
 from tests.soak.page import IMAGES, PAGE, plot, table
 from tests.soak.sampling import Samples
 from tests.soak.stage import KEPT, KILLED, Stage
+from tests.soak.stream import NAME
 from tests.soak.verdict import LEAST_SECONDS, WARM
 
 LAST_SECONDS = 600.0
@@ -36,6 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tables", type=int, default=20, help="that share a log beside the other hydrations")
     parser.add_argument("--keep", type=Path, help="folder for logs and pictures; by default nothing is kept")
     parser.add_argument("--write-docs", action="store_true", help="write docs/reference/soak.md and its pictures")
     wanted = parser.parse_args()
@@ -43,7 +45,7 @@ def main() -> int:
         folder = wanted.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         services = Services(Path(temporary) / "services", owner_pid=os.getpid())
-        stage = Stage(services=services, folder=folder, seed=wanted.seed)
+        stage = Stage(services=services, folder=folder, seed=wanted.seed, tables=wanted.tables)
         try:
             return soak(stage, wanted)
         finally:
@@ -107,13 +109,16 @@ def _happened(faults: Faults) -> str:
 
 def _runs(stage: Stage, turns: dict[str, dict[str, list[str]]]) -> str:
     lines = []
-    for title, composed in stage.hydrations.items():
-        told = turns[composed.lane]
-        errors = ", ".join(f"{name} {number}" for name, number in sorted(Counter(told["errors"]).items()))
+    lanes = {title: composed.lane for title, composed in stage.hydrations.items()}
+    if stage.shared is not None:
+        lanes[stage.shared_title] = NAME
+    for title, name in lanes.items():
+        told = turns[name]
+        errors = ", ".join(f"{kind} {number}" for kind, number in sorted(Counter(told["errors"]).items()))
         lines.append(f"| {title} | {told['runs']} | {errors or '-'} |")
-    since = f"since its last of {stage.lanes[KILLED].starts} starts"
+    since = f"since the last of its {stage.lanes[KILLED].starts} starts"
     head = "| Hydration | Runs that ended well | Errors that a retry cured |\n|---|---|---|"
-    return "\n".join([head, *lines, "", f"Of the lane that is killed: {since}."])
+    return "\n".join([head, *lines, "", f"Of a lane that is killed: {since}."])
 
 
 def _equality(unequal: dict[str, str]) -> str:
@@ -123,14 +128,14 @@ def _equality(unequal: dict[str, str]) -> str:
 
 
 def _page(text: str, described: dict[str, str], wanted: argparse.Namespace) -> str:
-    command = f"python -m tests.soak --minutes {wanted.minutes:g} --seed {wanted.seed}"
+    command = f"python -m tests.soak --minutes {wanted.minutes:g} --seed {wanted.seed} --tables {wanted.tables}"
     told = "\n".join(f"- {name}: {value}" for name, value in described.items())
     shown = "\n\n".join(f"![{title}](../images/soak-{name}.svg)" for name, title in PICTURES.items())
     return f"""# Soak
 
 Hydrations and steady state from a topic, a table of PostgreSQL and one of MySQL into PostgreSQL, and from PostgreSQL
-into Parquet, in two lanes, while everything changes and faults happen at random, by a seed. `make soak` does it for
-half an hour; this page was written by
+into Parquet, in two lanes, and beside them {wanted.tables} tables of PostgreSQL that share a log, while everything
+changes and faults happen at random, by a seed. `make soak` does it for half an hour; this page was written by
 
 ```sh
 {command} --write-docs

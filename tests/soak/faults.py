@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.soak.stage import ACCOUNT, KILLED, LEDGER, SINK, SOURCE, Stage
+from tests.soak.stage import ACCOUNT, KILLED, LEDGER, SHARED, SINK, SOURCE, Stage
 from tests.support import mysql
 from tests.support.postgres import run
 from tests.support.waiting import beside
@@ -65,9 +65,11 @@ class Faults:
         }
 
     def _kill_lane(self) -> None:
-        lane = self.stage.lanes[KILLED]
-        lane.kill()
-        lane.start()
+        """Kill the lane that is there for it, and with it that of the tables that share a log."""
+        for name in (KILLED, SHARED):
+            if (lane := self.stage.lanes.get(name)) is not None:
+                lane.kill()
+                lane.start()
 
     def _restart(self, name: str) -> None:
         self.stage.services.kill(name)

@@ -11,7 +11,7 @@ import psycopg
 import pymysql
 
 from benchmarks.accounting import descendants, held_bytes, processes
-from tests.soak.stage import ACCOUNT, KEPT, KILLED, LEDGER, SINK, SOURCE, Stage
+from tests.soak.stage import ACCOUNT, KEPT, KILLED, LEDGER, SHARED, SINK, SOURCE, Stage
 from tests.soak.verdict import Series
 from tests.support import mysql
 from tests.support.postgres import connected
@@ -36,6 +36,7 @@ class Samples:
             Series(name="the lane that is kept", unit="MiB", allowed_share=0.05),
             Series(name="the lane that is killed", unit="MiB", allowed_share=0.10),
             Series(name="Spark with its Python workers", unit="MiB", allowed_share=0.10),
+            Series(name="the lane of the shared log", unit="MiB", allowed_share=0.10),
         )
     )
     connections: tuple[Series, ...] = field(
@@ -80,7 +81,8 @@ class Samples:
     def _look_at_processes(self, at: float) -> None:
         every, lanes = processes(), self.stage.lanes
         spark = self.stage.server("connect").pid or 0
-        for series, pid in zip(self.memory, (lanes[KEPT].pid, lanes[KILLED].pid, spark), strict=True):
+        shared = lanes[SHARED].pid if SHARED in lanes else 0
+        for series, pid in zip(self.memory, (lanes[KEPT].pid, lanes[KILLED].pid, spark, shared), strict=True):
             tree = descendants(every, pid) if pid else []
             if tree:
                 series.add(at, sum(held_bytes(one, "Pss_Anon") for one in tree) / MEBIBYTE, pid)

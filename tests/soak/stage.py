@@ -1,10 +1,11 @@
 """The soak's servers and hydrations: what they read keeps changing, and in the end target and source are compared."""
 
+import math
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.ledger.migration import migrate
 from dev.services import Server, Services
 from tests.soak.lane import END
-from tests.support import catching_up, lakes, mysql, mysql_catching_up
+from tests.soak.stream import FLOW
+from tests.support import catching_up, lakes, mysql, mysql_catching_up, operator_flow
 from tests.support.composed import ROOT, Composed, difference
 from tests.support.kafka import ComposedKafka, Topic
 from tests.support.kafka import endpoint_of as broker_of
+from tests.support.operator_flow import OperatorFlow
 from tests.support.postgres import connected, run
 from tests.support.waiting import beside
 
@@ -25,6 +28,8 @@ SOURCE, SINK, LEDGER = "postgres", "postgres:sink", "postgres:ledger"
 SERVERS = (SOURCE, SINK, LEDGER, "mysql", "kafka", "connect")
 KEPT, KILLED = "kept", "killed"
 """The lane that lives from beginning to end, by which leaks are seen, and the one that faults kill."""
+SHARED = "shared"
+"""The lane of the tables that share a log. Faults kill it too."""
 KEYS = 20_000
 EVERY = 0.5
 """Seconds between two lots of messages, and of rows that are only added."""
@@ -45,6 +50,7 @@ class Lane:
     """A process that runs hydrations in turn."""
 
     folder: Path
+    module: str = "tests.soak.lane"
     process: "subprocess.Popen[bytes] | None" = None
     starts: int = 0
 
@@ -52,7 +58,7 @@ class Lane:
         """Start it, or start it again."""
         with (self.folder / "lane.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.lane", str(self.folder)],
+                [sys.executable, "-m", self.module, str(self.folder)],
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -86,6 +92,10 @@ class Stage:
     services: Services
     folder: Path
     seed: int
+    tables: int = 0
+    """How many tables share a log, beside the other hydrations."""
+    shared: OperatorFlow | None = None
+    """Their task group."""
     lanes: dict[str, Lane] = field(default_factory=dict)
     hydrations: dict[str, Composed] = field(default_factory=dict)
     """By title."""
@@ -128,8 +138,10 @@ class Stage:
         ledger = self.server(LEDGER)
         migrate(self._ledger_url(ledger))
         self._compose(shop, erp, ledger)
-        for name in (KEPT, KILLED):
-            self.lanes[name].start()
+        if self.tables:
+            self._share(shop)
+        for lane in self.lanes.values():
+            lane.start()
 
     @property
     def topic(self) -> Topic:
@@ -177,13 +189,34 @@ class Stage:
             self.hydrations[title] = replace(composed, lane=f"hydration-{number}")
             self.hydrations[title].write(lane.folder)
 
+    def _share(self, shop: Endpoint) -> None:
+        """Make the tables that share a log, in a database of their own, and their lane."""
+        run(shop, "CREATE DATABASE shared")
+        lane = Lane(folder=self.folder / "lane-shared", module="tests.soak.stream")
+        lane.folder.mkdir(exist_ok=True)
+        self.shared = OperatorFlow.make(
+            replace(shop, database="shared"),
+            lane.folder,
+            target=self.endpoint(SINK),
+            names=tuple(f"s{number}" for number in range(self.tables)),
+            spark=self.server("connect").port,
+            range_rows=50,
+        )
+        self.shared.write(lane.folder / FLOW)
+        self.lanes[SHARED] = lane
+
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Let sources change until the block is left."""
         shop, erp = self.endpoint(SOURCE), self.endpoint("mysql", "soak")
         changes = catching_up.Writer(shop, self.seed, KEYS, every=0.05).writing()
         others = mysql_catching_up.MySQLWriter(erp, self.seed % 1_000, KEYS, every=0.05).writing()
-        with changes, others, beside(self._send), beside(self._grow):
+        with ExitStack() as stack:
+            if self.shared is not None:
+                kept = operator_flow.writing(self.shared, self.seed, seconds=math.inf, every=0.05)
+                stack.enter_context(kept)
+            for each in (changes, others, beside(self._send), beside(self._grow)):
+                stack.enter_context(each)
             yield
 
     def _send(self, over: threading.Event) -> None:
@@ -207,7 +240,18 @@ class Stage:
             "MySQL to PostgreSQL": _of_mysql,
             "PostgreSQL to Parquet": _of_lake,
         }
-        return {title: compare(self.hydrations[title]) for title, compare in found.items()}
+        unequal = {title: compare(self.hydrations[title]) for title, compare in found.items()}
+        if self.shared is not None:
+            unequal[self.shared_title] = ", ".join(
+                f"{name}: {missing} rows missing, {surplus} too many"
+                for name, (missing, surplus) in self.shared.differs().items()
+            )
+        return unequal
+
+    @property
+    def shared_title(self) -> str:
+        """What the tables that share a log are called."""
+        return f"{self.tables} tables that share a log"
 
     def _of_kafka(self, composed: Composed) -> str:
         ((rows, places),) = run(
