@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from typing import Any
 
@@ -75,7 +76,7 @@ class Lateness:
     """How late rows were that were written to all tables while the shared log was replayed run after run."""
 
     offered: float
-    """Changes a second."""
+    """Changes a second that were written; fewer than were to be where the source takes no more."""
     runs: int
     seconds: Sequence[float]
     """From a row's writing to its sight in the target, of every row that was seen."""
@@ -248,14 +249,14 @@ class Stage:
                 made += self._write_transaction(connection, draw)
             connection.execute("CHECKPOINT")
 
-    def write_at(self, rate: float, over: Event) -> None:
-        """Write so many changes a second of the same kinds until it is over."""
-        ahead, draw = 0, random.Random(2)
+    def write_at(self, rate: float, over: Event, written: "Synchronized[int]") -> None:
+        """Write so many changes a second of the same kinds until it is over, and count them."""
+        due, draw = 0, random.Random(2)
         with open_database(self.source, "postgres") as connection:
-            for due in paced(rate, over):
-                while ahead < due and not over.is_set():
-                    ahead += self._write_transaction(connection, draw)
-                ahead -= due
+            for more in paced(rate, over):
+                due += more
+                while written.value < due and not over.is_set():
+                    written.value += self._write_transaction(connection, draw)
 
     def _write_transaction(self, connection: "psycopg.Connection[Any]", draw: random.Random) -> int:
         names = draw.sample(list(self.names), min(2, len(self.names)))
@@ -273,11 +274,11 @@ class Stage:
     def clock(self, follower: Follower, rate: float, seconds: float) -> Lateness:
         """Write at this rate, replay run after run, and return how late each row was seen behind a run."""
         found: list[float] = []
-        runs, deadline = 0, time.monotonic() + seconds
-        with self._writing(rate), open_database(self.sink, "postgres") as sink:
+        runs, began = 0, time.monotonic()
+        with self._writing(rate) as written, open_database(self.sink, "postgres") as sink:
             ((now,),) = sink.execute("SELECT clock_timestamp()").fetchall()
             since = dict.fromkeys(self.names, now)
-            while time.monotonic() < deadline:
+            while time.monotonic() < began + seconds:
                 follower.replay()
                 runs += 1
                 for name in self.names:
@@ -288,17 +289,18 @@ class Stage:
                     ).fetchall()
                     found += [float(late) for late, _ in rows]
                     since[name] = max([since[name], *(at for _, at in rows)])
-        return Lateness(offered=rate, runs=runs, seconds=found)
+            reached = written.value / (time.monotonic() - began)
+        return Lateness(offered=reached, runs=runs, seconds=found)
 
     @contextmanager
-    def _writing(self, rate: float) -> Iterator[None]:
-        """Let another process write until the block is left."""
+    def _writing(self, rate: float) -> Iterator["Synchronized[int]"]:
+        """Let another process write until the block is left; give how much it has written."""
         context = multiprocessing.get_context("fork")
-        over = context.Event()
-        process = context.Process(target=self.write_at, args=(rate, over))
+        over, written = context.Event(), context.Value("q", 0)
+        process = context.Process(target=self.write_at, args=(rate, over, written))
         process.start()
         try:
-            yield
+            yield written
         finally:
             over.set()
             process.join()
@@ -417,7 +419,7 @@ def section(
             "",
             "CPU is that of Spark, both servers and the lane, planning included. After each backlog every target is "
             "compared with the source.\n",
-            f"At half of that rate, {late.offered:,.0f} changes/s to all tables, {late.runs} runs followed each other. "
+            f"At half of that rate ({late.offered:,.0f} changes/s to all tables) {late.runs} runs followed each other. "
             f"A row was seen in the target {shares[49]:.1f} s after its writing (median) or {shares[98]:.1f} s (p99), "
             "without Airflow's own part.\n",
             report.machine(about),

@@ -60,6 +60,11 @@ class Samples:
         )
     )
 
+    def __post_init__(self) -> None:
+        """Leave out what is not there: a figure without samples would not be flat."""
+        if not self.stage.tables:
+            self.memory = self.memory[:-1]
+
     @property
     def every(self) -> tuple[Series, ...]:
         """All of them."""
@@ -81,8 +86,8 @@ class Samples:
     def _look_at_processes(self, at: float) -> None:
         every, lanes = processes(), self.stage.lanes
         spark = self.stage.server("connect").pid or 0
-        shared = lanes[SHARED].pid if SHARED in lanes else 0
-        for series, pid in zip(self.memory, (lanes[KEPT].pid, lanes[KILLED].pid, spark, shared), strict=True):
+        pids = [lanes[KEPT].pid, lanes[KILLED].pid, spark, *(lanes[SHARED].pid for _ in self.memory[3:])]
+        for series, pid in zip(self.memory, pids, strict=True):
             tree = descendants(every, pid) if pid else []
             if tree:
                 series.add(at, sum(held_bytes(one, "Pss_Anon") for one in tree) / MEBIBYTE, pid)
