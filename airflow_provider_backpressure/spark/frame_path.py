@@ -18,6 +18,7 @@ from pyspark import cloudpickle
 from pyspark.sql import functions
 from pyspark.sql.types import StructField, StructType
 
+from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.connector_kinds import CHECKED_JSON
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
@@ -194,7 +195,8 @@ def run_on_frame(
     profile: "ResourceProfile | None",
 ) -> RangeResult:
     """Run a range whose rows Spark's own connector writes: its tasks only read. Returns when it is committed."""
-    run_range = task_module(spec.write.kind, "spark_write_topic" if spec.write.ordered else "spark_write").run_range
+    name = "spark_write_topic" if spec.write.ordered else "spark_write"
+    run_range = task_module(spec.write.kind, "spark_mirror" if spec.write.mode == Mode.MIRROR else name).run_range
     pieces = spec.pieces or spec.slices
     if spec.transform is not None or spec.read.kind == SPARK_READ:
 

@@ -161,6 +161,10 @@ class Mark:
     """Rows of the slice that are kept in the table beside this one."""
     read_at: str = ""
     """The position of the source's log after the rows were read; empty where that was not asked."""
+    deleted: int = 0
+    """Rows of the table that the slice has deleted under ``mirror``."""
+    again: int = 0
+    """How often a mark of the slice had been discarded before, so that its range was written again."""
 
     @classmethod
     def made(

@@ -9,6 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Holder
+from airflow_provider_backpressure.connectors.lake.sink.spark_mirror_target import (
+    SparkMirror,
+    discard_range,
+    prune_marks,
+)
 from airflow_provider_backpressure.connectors.lake.sink.target_base import FilesTarget, check_key, check_window
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     MAINTAIN_EVERY,
@@ -22,6 +27,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_settling,
     pack_state,
 )
+from airflow_provider_backpressure.connectors.lake.spark.key_bounds import list_conditions
 from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     FORMATS,
@@ -55,7 +61,7 @@ class SparkTableTarget(FilesTarget):
     slices these are; without it every slice of the plan that has no mark is fenced.
     """
 
-    modes: tuple[Mode, ...] = (Mode.APPEND, Mode.UPSERT)
+    modes: tuple[Mode, ...] = (Mode.APPEND, Mode.UPSERT, Mode.MIRROR)
 
     def __init__(
         self,
@@ -91,11 +97,11 @@ class SparkTableTarget(FilesTarget):
         """See :meth:`..core.ports.Sink.fit`. The cluster is asked for the connector first."""
         if Mode(mode) not in self.modes:
             raise SinkRefused(
-                f"{self._name} takes append and upsert, not {mode}: use PostgresSink for a target that is replaced at "
-                "once or mirrored."
+                f"{self._name} takes append, upsert and mirror, not {mode}: use PostgresSink for a target that is "
+                "replaced at once."
             )
-        by = tuple(self._key or key) if Mode(mode) is Mode.UPSERT else ()
-        if Mode(mode) is Mode.UPSERT:
+        by = tuple(self._key or key) if Mode(mode) is not Mode.APPEND else ()
+        if Mode(mode) is not Mode.APPEND:
             check_key(self._name, by, columns)
         with self._errors():
             self._session.check_catalog(self._name)
@@ -109,7 +115,9 @@ class SparkTableTarget(FilesTarget):
             columns=tuple(columns),
             mode=mode,
             key=by,
-            plan_table=json.dumps({"format": self._table.format, "follows": log is not None}),
+            plan_table=json.dumps(
+                {"format": self._table.format, "follows": log is not None or Mode(mode) is Mode.MIRROR}
+            ),
             commit_table="",
             fence=self._name,
             # The positions of a topic's partitions are in the marks.
@@ -194,11 +202,21 @@ class SparkTableTarget(FilesTarget):
         return found if slice_ids is None else {key: found[key] for key in slice_ids if key in found}
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
-        """See :meth:`..core.ports.Sink.slice_query`. ``SinkRefused`` for bounds: the table is compared as a whole."""
+        """See :meth:`..core.ports.Sink.slice_query`. Under ``mirror`` rows are where the bounds say.
+
+        Otherwise ``SinkRefused`` for bounds: the table is compared as a whole.
+        """
+        if bounds is not None and write.mode == Mode.MIRROR:
+            where = list_conditions(bounds, write.columns)
+            return describe_query(json.loads(write.plan_table)["format"], self._name, write, window, where)
         if bounds is not None:
             raise SinkRefused(f"Rows of {self._name} are not found by the ranges that they came in.")
         check_window(self._name, write, window)
         return describe_query(json.loads(write.plan_table)["format"], self._name, write, window)
+
+    def scan_queries(self, write: WriteSpec, bounds: Bounds, window: Window | None, *, parts: int) -> tuple[str, ...]:
+        """See :meth:`..core.ports.Sink.scan_queries`: one reads the whole table, in tasks side by side."""
+        return (self.slice_query(write, None, window),)
 
     def find_surplus(self, plan: Plan) -> str:
         """See :meth:`..core.ports.Sink.find_surplus`: the table is compared as a whole, which finds every row."""
@@ -213,17 +231,20 @@ class SparkTableTarget(FilesTarget):
         self._state()
 
     def discard(self, plan: Plan, slice_id: str, bounds: Bounds) -> int:
-        """See :meth:`..core.ports.Sink.discard`: rows of a slice look like any others."""
-        if self.epoch(plan.plan_id) is None:
-            raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {self._name}.")
-        if slice_id not in self._state().marks_of(plan.plan_id):
+        """See :meth:`..core.ports.Sink.discard`. Only a mirror writes a range again: otherwise rows look alike."""
+        with self._errors():
+            state, _ = self._find_held(plan)
+            if plan.mode is Mode.MIRROR:
+                return discard_range(self._table, state, plan, slice_id, bounds)
+        if slice_id not in state.marks_of(plan.plan_id):
             return 0
         raise SinkRefused(f"The rows of one range cannot be found in {self._name}, so none are removed; {RESTART}.")
 
     def revoke(self, plan: Plan, slice_id: str, bounds: Bounds) -> bool:
         with self._errors():
-            _, holder = self._find_held(plan)
-            self._table.publish(note_of_fence(plan.plan_id, slice_id, holder.epoch, bounds.to_json()))
+            state, holder = self._find_held(plan)
+            again = state.count_discards(plan.plan_id, slice_id)
+            self._table.publish(note_of_fence(plan.plan_id, slice_id, holder.epoch, bounds.to_json(), again))
             return self._table.state().find(plan.plan_id, slice_id) is None
 
     def prune(self, plan: Plan, plan_ids: Sequence[str]) -> int:
@@ -231,6 +252,8 @@ class SparkTableTarget(FilesTarget):
         gone = [each for each in plan_ids if each not in (plan.plan_id, plan.held_by)]
         with self._errors():
             state, _ = self._find_held(plan)
+            if plan.mode is Mode.MIRROR:
+                return prune_marks(self._table, state, gone)
             kept = state.properties
             names = [name for each in gone if (name := f"{MARKS}{each}") in kept]
             self._table.forget(names)
@@ -244,6 +267,8 @@ class SparkTableTarget(FilesTarget):
         with self._errors():
             state, _ = self._find_held(plan)
             wanted = {**pack_state(state, plan.plan_id), **self._table.describe_head()}
+            if plan.mode is Mode.MIRROR:
+                wanted |= self._table.describe_chain()
             kept = state.properties
             if any(kept.get(name) != value for name, value in wanted.items()):
                 self._table.keep(wanted)
@@ -253,7 +278,9 @@ class SparkTableTarget(FilesTarget):
         raise SinkRefused(f"{self._name} has no target beside it that a probe could write: probe a task-written sink.")
 
     def mirror(self, write: WriteSpec | None = None) -> MirrorTarget:
-        raise SinkRefused(f"{self._name} cannot be mirrored yet.")
+        """See :meth:`..core.ports.Sink.mirror`."""
+        with self._errors():
+            return SparkMirror(table=self._table, errors=self._errors)
 
     def traces(self) -> tuple[str, ...]:
         """See :meth:`..core.ports.Sink.traces`. What is in the table's own log goes with its retention."""
@@ -347,7 +374,8 @@ class SparkTableTarget(FilesTarget):
         for earlier in state.unsettled:
             for slice_id in list_slices(earlier, self._submitted(earlier.plan_id)):
                 if state.find(earlier.plan_id, slice_id) is None:
-                    self._publish_fence(note_of_fence(earlier.plan_id, slice_id, earlier.epoch), state)
+                    again = state.count_discards(earlier.plan_id, slice_id)
+                    self._publish_fence(note_of_fence(earlier.plan_id, slice_id, earlier.epoch, again=again), state)
         closed = holder.about.get("clears")
         if closed and not state.marks_of(holder.plan_id):
             self._remove(holder, closed)

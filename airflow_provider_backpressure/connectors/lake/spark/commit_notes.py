@@ -21,6 +21,8 @@ HEAD = f"{KEY}.head"
 """Property with the version at which the last plan that ended has left the table, where a rollback keeps properties."""
 COMPACTED = f"{KEY}.compacted"
 """Property with the time of the last window whose files were compacted, as its mark has it."""
+CHAIN = f"{KEY}.chain"
+"""Property with the last change of others, and the version up to which it is the last: see ``find_last_change``."""
 
 MAINTAIN_EVERY = "maintain_every"
 """What a plan's note says of the maintenance: as the DAG declares it when that plan is made."""
@@ -37,6 +39,10 @@ class Kind(StrEnum):
     """No rows: a plan takes the table under a new epoch."""
     SETTLED = "settled"
     """No rows: every attempt of an earlier epoch is fenced, and what had to be removed is removed."""
+    DISCARD = "discard"
+    """No rows: a slice's mark, and those of earlier plans over its bounds, prove nothing any more."""
+    CONFIRMED = "confirmed"
+    """No rows: the ranges of a plan that did not change since the plan before are in the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +69,35 @@ class Note:
         return cls(**{**value, "kind": Kind(value["kind"])})
 
 
-def make_token(plan_id: str, slice_id: str, epoch: int) -> str:
-    """Return what every attempt at a slice under one epoch commits by."""
-    return f"{KEY}:{plan_id}:{slice_id}:{epoch}"
+def make_token(plan_id: str, slice_id: str, epoch: int, again: int = 0) -> str:
+    """Return what every attempt at a slice under one epoch commits by. ``again``: as :class:`Mark` has it."""
+    return f"{KEY}:{plan_id}:{slice_id}:{epoch}{f'.{again}' if again else ''}"
 
 
 def note_of_mark(mark: Mark) -> Note:
     """Return the note of a slice's rows."""
-    token = make_token(mark.plan_id, mark.slice_id, mark.epoch)
+    token = make_token(mark.plan_id, mark.slice_id, mark.epoch, mark.again)
     return Note(kind=Kind.MARK, token=token, about=asdict(mark), nonce=mark.nonce)
 
 
-def note_of_fence(plan_id: str, slice_id: str, epoch: int, bounds: Mapping[str, Any] | None = None) -> Note:
+def note_of_fence(
+    plan_id: str, slice_id: str, epoch: int, bounds: Mapping[str, Any] | None = None, again: int = 0
+) -> Note:
     """Return the note that takes a slice's token. ``bounds``: of a slice that is revoked for good."""
     about = {"plan_id": plan_id, "slice_id": slice_id, "epoch": epoch, "bounds": bounds}
-    return Note(kind=Kind.FENCE, token=make_token(plan_id, slice_id, epoch), about=about)
+    return Note(kind=Kind.FENCE, token=make_token(plan_id, slice_id, epoch, again), about=about)
+
+
+def note_of_discard(plan_id: str, slice_id: str, epoch: int, bounds: Mapping[str, Any], again: int) -> Note:
+    """Return the note that lets a slice be written again, for the ``again``-th time."""
+    about = {"plan_id": plan_id, "slice_id": slice_id, "epoch": epoch, "bounds": bounds, "again": again}
+    return Note(kind=Kind.DISCARD, token=f"{KEY}:discard:{plan_id}:{slice_id}:{again}", about=about)
+
+
+def note_of_confirmation(plan_id: str, epoch: int, rows: int) -> Note:
+    """Return the note that confirms the ranges of a plan that did not change. ``rows``: how many they hold."""
+    about = {"plan_id": plan_id, "epoch": epoch, "rows": rows}
+    return Note(kind=Kind.CONFIRMED, token=f"{KEY}:confirmed:{plan_id}:{epoch}", about=about)
 
 
 def note_of_clearing(plan_id: str) -> Note:
@@ -138,6 +158,10 @@ class LogState:
     """Our table properties, as they were read with the notes."""
     compacted: str = ""
     """When the last window was committed whose files were compacted since; empty where none were."""
+    discards: list[Mapping[str, Any]] = field(default_factory=list)
+    """What notes say of slices that are to be written again."""
+    confirmed: dict[str, int] = field(default_factory=dict)
+    """By plan, the latest epoch under which its ranges that did not change were confirmed."""
 
     @classmethod
     def read(
@@ -162,6 +186,7 @@ class LogState:
                 state._add_marks(from_dict(Mark, each) for each in unpack(text))
         for note in notes:
             state._add(note)
+        state._drop_discarded()
         state.holders.sort(key=lambda each: each.epoch)
         return state
 
@@ -205,6 +230,19 @@ class LogState:
         """Return a plan's marks by slice id."""
         return {slice_id: mark for (plan, slice_id), mark in self.marks.items() if plan == plan_id}
 
+    def count_discards(self, plan_id: str, slice_id: str) -> int:
+        """Return how often a slice's mark was discarded."""
+        own = [each for each in self.discards if (each["plan_id"], each["slice_id"]) == (plan_id, slice_id)]
+        return max((int(each["again"]) for each in own), default=0)
+
+    def list_writes(self, since: int = 0) -> list[Mark]:
+        """Return of each bounds the latest mark, of those under this epoch or a later one."""
+        found: dict[str, Mark] = {}
+        for mark in sorted(self.marks.values(), key=lambda each: (each.epoch, each.again, each.committed_at)):
+            if mark.epoch >= since:
+                found[json.dumps(dict(mark.bounds), sort_keys=True)] = mark
+        return list(found.values())
+
     def find_positions(self, plan_id: str, window: LogWindow) -> dict[str, int]:
         """Return up to where a plan that reads this window has brought each partition of a topic, by its stream."""
         found = {window.stream(partition): start for partition, start in window.start.items()}
@@ -233,7 +271,9 @@ class LogState:
             return False
         if note.kind is not Kind.MARK:
             return self.settled < holder.epoch
-        return holder.epoch == note.about["epoch"] and self.find(holder.plan_id, note.about["slice_id"]) is None
+        slice_id = note.about["slice_id"]
+        fresh = note.about["again"] == self.count_discards(holder.plan_id, slice_id)
+        return fresh and holder.epoch == note.about["epoch"] and self.find(holder.plan_id, slice_id) is None
 
     def list_revoked(self, plan_id: str) -> dict[str, Mapping[str, Any]]:
         """Return the slices of a plan that are revoked for good, as their fences have them."""
@@ -261,7 +301,8 @@ class LogState:
 
     def is_fenced(self, attempt: Attempt) -> bool:
         """Whether the attempt's token is taken by a fence."""
-        return make_token(attempt.plan_id, attempt.slice_id, attempt.epoch) in self.fences
+        again = self.count_discards(attempt.plan_id, attempt.slice_id)
+        return make_token(attempt.plan_id, attempt.slice_id, attempt.epoch, again) in self.fences
 
     def _needs(self, token: str, plan_id: str) -> bool:
         """Whether a token is that of a slice of the plan of which nothing else is known."""
@@ -277,6 +318,11 @@ class LogState:
             self.fences[note.token] = note
         elif note.kind is Kind.SETTLED:
             self.settled = max(self.settled, int(note.about["epoch"]))
+        elif note.kind is Kind.DISCARD:
+            self.discards.append(note.about)
+        elif note.kind is Kind.CONFIRMED:
+            plan_id = note.about["plan_id"]
+            self.confirmed[plan_id] = max(self.confirmed.get(plan_id, 0), int(note.about["epoch"]))
         else:
             about = dict(note.about)
             settled = bool(about.pop("settled"))
@@ -284,7 +330,18 @@ class LogState:
 
     def _add_marks(self, marks: Iterable[Mark]) -> None:
         for mark in marks:
-            self.marks.setdefault((mark.plan_id, mark.slice_id), mark)
+            there = self.marks.setdefault((mark.plan_id, mark.slice_id), mark)
+            if mark.again > there.again:
+                self.marks[mark.plan_id, mark.slice_id] = mark
+
+    def _drop_discarded(self) -> None:
+        """Drop the marks that prove nothing any more, in whatever order notes and properties were read."""
+        for about in self.discards:
+            for key, mark in list(self.marks.items()):
+                own = key == (about["plan_id"], about["slice_id"])
+                older = mark.epoch < about["epoch"] and mark.bounds == about["bounds"]
+                if (own and mark.again < about["again"]) or (not own and older):
+                    del self.marks[key]
 
     def _add_holder(self, holder: Holder, *, settled: bool) -> None:
         if all(each.epoch != holder.epoch for each in self.holders):

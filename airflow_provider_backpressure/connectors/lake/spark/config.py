@@ -26,7 +26,7 @@ class SparkTableSink(Declared):
 
     conn_types: ClassVar[tuple[str, ...]] = ("spark_connect", "spark")
     """Types that the Airflow connection may be of."""
-    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT)
+    modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT, Mode.MIRROR)
     """How rows may enter it."""
     templated: ClassVar[tuple[str, ...]] = ("table", "spark_conn_id", "key")
     """Fields whose text may be a template."""
@@ -40,7 +40,7 @@ class SparkTableSink(Declared):
     format: str | None = None
     """``iceberg`` or ``delta``, for a table that is to be created; ``None`` where it is there already."""
     key: tuple[str, ...] | None = None
-    """Names of the columns that ``upsert`` goes by; ``None`` for the source's key."""
+    """Names of the columns that ``upsert`` and ``mirror`` go by; ``None`` for the source's key."""
     tasks: int = 1
     """Tasks that read one range side by side, each over a connection of its own."""
     maintain_every: int = 20

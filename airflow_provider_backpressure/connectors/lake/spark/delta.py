@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS, clone_session
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.clock import PollPolicy
@@ -38,6 +38,8 @@ MARGIN = 8
 _OURS = f'{{"{KEY}"'
 _REPLACED = ("REPLACE TABLE", "CLONE")
 """In the names of Delta's operations that give a table other rows as a whole: by itself, AS SELECT, or a copy's."""
+_KEEPS_ROWS = ("OPTIMIZE", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "VACUUM START", "VACUUM END")
+"""Delta's operations that change neither rows nor columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ class _Commit:
     note: Note | None
     restored: int | None
     """Version whose rows the table has since; before every other one where it is not said."""
+    foreign: bool
+    """Whether others have changed rows or columns by it."""
 
     @classmethod
     def read(cls, row: Any) -> "_Commit":
@@ -59,7 +63,8 @@ class _Commit:
             restored = int(version) if version.isdecimal() else -1
         elif any(name in row["operation"] for name in _REPLACED):
             restored = -1
-        return cls(version=row["version"], note=note, restored=restored)
+        foreign = note is None and row["operation"] not in _KEEPS_ROWS
+        return cls(version=row["version"], note=note, restored=restored, foreign=foreign)
 
 
 class DeltaTable(SparkTable):
@@ -72,6 +77,7 @@ class DeltaTable(SparkTable):
         super().__init__(session, name)
         self._seen, self._commits = -1, list[_Commit]()
         self._state = LogState()
+        self._last_change, self._oldest = -1, 0
         self._lossy: tuple[str, ...] | None = None
 
     def check(self, there: StructType | None) -> None:
@@ -116,7 +122,9 @@ class DeltaTable(SparkTable):
         Properties are changed by commits too, so that nothing else is read while the table's version stays.
         """
         rows = self._read_unseen()
-        self._commits += [one for one in map(_Commit.read, rows) if one.note is not None or one.restored is not None]
+        commits = [_Commit.read(row) for row in rows]
+        self._commits += [one for one in commits if one.note is not None or one.restored is not None]
+        self._last_change = max([self._last_change, *(one.version for one in commits if one.foreign)])
         if rows:
             present = list(_list_present(self._commits))
             others = [one.note for one in self._commits if one.note is not None and one.note.kind is not Kind.MARK]
@@ -138,9 +146,28 @@ class DeltaTable(SparkTable):
             oldest, newest = rows[0]["version"], rows[-1]["version"]
             if newest < self._seen:
                 self._seen, self._commits = -1, []
+                self._last_change = -1
+            if self._seen < 0:
+                self._oldest = oldest
             if oldest <= self._seen + 1 or len(rows) < most:
                 return [row for row in rows if row["version"] > self._seen]
             most = newest - self._seen + MARGIN
+
+    def find_last_change(self) -> str:
+        """See :meth:`SparkTable.find_last_change`."""
+        state = self.state(with_losses=True)
+        if self._last_change >= 0:
+            return str(self._last_change)
+        last, _, known = state.properties.get(CHAIN, "").partition("@")
+        return last if known and self._oldest <= int(known) + 1 else f"before {self._seen}"
+
+    def describe_chain(self) -> dict[str, str]:
+        """See :meth:`SparkTable.describe_chain`."""
+        return {CHAIN: f"{self.find_last_change()}@{self._seen}"}
+
+    def has_kept_columns(self) -> bool:
+        """See :meth:`SparkTable.has_kept_columns`. Its log has a commit of each change of columns."""
+        return True
 
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """See :meth:`SparkTable.publish`. Only an append takes a token by its options, so an empty one is a fence."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pyspark.sql.types import DataType, StructType
 
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import HEAD, KEY, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
 from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
@@ -114,6 +114,28 @@ class IcebergTable(SparkTable):
         """See :meth:`SparkTable.describe_head`."""
         return {HEAD: self._line.head} if self._line.head else {}
 
+    def find_last_change(self) -> str:
+        """See :meth:`SparkTable.find_last_change`."""
+        self.refresh()
+        properties, snapshots = self.all_properties(), self._list_snapshots()
+        return find_last_change(properties.get(CURRENT, "none"), properties.get(CHAIN, ""), snapshots)
+
+    def describe_chain(self) -> dict[str, str]:
+        """See :meth:`SparkTable.describe_chain`."""
+        head = self._line.head.partition("@")[0]
+        return {CHAIN: f"{self.find_last_change()}@{head}@{self._find_columns()}"} if head else {}
+
+    def has_kept_columns(self) -> bool:
+        """See :meth:`SparkTable.has_kept_columns`. Columns are changed without a snapshot."""
+        kept = self.properties().get(CHAIN, "")
+        return not kept or kept.rpartition("@")[2] == self._find_columns()
+
+    def _find_columns(self) -> str:
+        """Return the number of the columns that the present snapshot was committed with."""
+        log_of = f"{self.quoted}.metadata_log_entries"
+        rows = self.ask(f"SELECT latest_schema_id FROM {log_of} ORDER BY timestamp DESC, file DESC LIMIT 1")  # noqa: S608
+        return str(rows[0][0]) if rows else ""
+
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """See :meth:`SparkTable.publish`."""
         branch = make_branch(note.nonce)
@@ -147,7 +169,7 @@ class IcebergTable(SparkTable):
         for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
             branch = make_branch(secrets.randbelow(2**52))
             try:
-                self._replace_by(branch, note, make_statement(self._quote_branch(branch)))
+                self._replace_by(branch, note, make_statement)
             except SPARK_ERRORS as error:
                 if "Cannot fast-forward" not in str(error):
                     raise
@@ -160,7 +182,7 @@ class IcebergTable(SparkTable):
             finally:
                 self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
 
-    def _replace_by(self, branch: str, note: Note, statement: str) -> None:
+    def _replace_by(self, branch: str, note: Note, make_statement: Callable[[str], str]) -> None:
         self.refresh()
         self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH `{branch}`")
         fork = self._find_head(branch)
@@ -171,7 +193,8 @@ class IcebergTable(SparkTable):
         notes = [found for each in before if _is_ours(each) and (found := _find_note(each, snapshots)) is not None]
         if not LogState.read(notes, self.properties()).admits(note):
             return
-        self.run(statement)
+        # Made behind the fork, so that what it relies on is refused with it where another commit came first.
+        self.run(make_statement(self._quote_branch(branch)))
         head = self._find_head(branch)
         if head == fork:
             return
@@ -203,7 +226,7 @@ class IcebergTable(SparkTable):
     def _fetch_snapshots(self, since: int) -> dict[str, Any]:
         """Return all snapshots, with the summaries of those that were committed since a time, in milliseconds."""
         at = "unix_millis(committed_at)"
-        columns = f"snapshot_id, parent_id, {at} AS at, IF({at} >= {since}, summary, NULL) AS summary"
+        columns = f"snapshot_id, parent_id, operation, {at} AS at, IF({at} >= {since}, summary, NULL) AS summary"
         ours = f"SELECT {columns} FROM {self.quoted}.snapshots"  # noqa: S608
         return {str(row["snapshot_id"]): row for row in self.ask(ours)}
 
@@ -343,6 +366,26 @@ def find_oldest_needed(head: str, left: str, snapshots: Mapping[str, Any]) -> in
             return min(times)
         head = str(row["parent_id"])
     return None
+
+
+def find_last_change(head: str, chain: str, snapshots: Mapping[str, Any]) -> str:
+    """Return the last snapshot before and with a head that others made, other than by a compaction; "none" for none.
+
+    ``chain``: what was kept of an earlier answer, as the answer and its head. Where neither that nor the first snapshot
+    is reached, the answer holds for this head alone.
+    """
+    last, _, known = chain.rpartition("@")[0].partition("@")
+    at = head
+    while at in snapshots:
+        row = snapshots[at]
+        if at == known:
+            return last
+        if row["operation"] != "replace" and not _is_ours(row["summary"]):
+            return at
+        if row["parent_id"] is None:
+            return "none"
+        at = str(row["parent_id"])
+    return "none" if head == "none" else f"before {head}"
 
 
 def _find_token(summary: Mapping[str, str]) -> str:

@@ -156,7 +156,7 @@ class SparkTable(ABC):
         Only settings of a session give the commit of a MERGE or a DELETE its note, so each has a session of its own.
         """
         with self._merging:
-            if not note.about["rows"]:
+            if not note.about["rows"] and not note.about["deleted"]:
                 self.publish(note, rows)
                 return
             view = f"{KEY}_{note.nonce:013x}"
@@ -210,6 +210,27 @@ class SparkTable(ABC):
     def describe_head(self) -> dict[str, str]:
         """Return the property that names the version that :meth:`state` saw last; none where properties go back too."""
         return {}
+
+    @abstractmethod
+    def find_last_change(self) -> str:
+        """Return what names the last commit in which others changed rows or columns; of several calls one that is new
+
+        where the log no longer says so. Compactions change no row, and are none.
+        """
+        ...
+
+    @abstractmethod
+    def describe_chain(self) -> dict[str, str]:
+        """Return the property that keeps :meth:`find_last_change` where a retention removes the log behind it."""
+        ...
+
+    @abstractmethod
+    def has_kept_columns(self) -> bool:
+        """Whether the columns are those of the commit at which :meth:`describe_chain` was kept last.
+
+        It is asked behind a commit. ``True`` where :meth:`find_last_change` says so by itself.
+        """
+        ...
 
     @abstractmethod
     def tidy(self) -> None:

@@ -89,7 +89,7 @@ def run_range(
         stamped = add_stamps(make_frame(), spec.write, attempt.tag, profile, read, read_at)
         rows, mark = stage(stamped, spec.write, attempt)
         key = spec.write.key if spec.write.mode == Mode.UPSERT else ()
-        _check_unique(rows, key, table.name)
+        check_unique(rows, key, table.name)
         check_partitions(rows, table)
         return partial(_publish, table, mark, rows, key)
 
@@ -113,7 +113,10 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
         yield pyarrow.record_batch([pyarrow.array([_say(total)])], names=[END])
 
     with translate_refusals(table.name):
-        rows = session.table(table.quoted).select(*(quote_column(name).alias(f"_{n}") for n, name in enumerate(names)))
+        there = session.table(table.quoted)
+        for condition in query.get("where", ()):
+            there = there.where(condition)
+        rows = there.select(*(quote_column(name).alias(f"_{n}") for n, name in enumerate(names)))
         said = map_batches(rows, hash_rows, f"{END} string").collect()
     count, size, checksum = _add_up(row[0] for row in said)
     return SliceResult(slice_id="", rows=count, bytes=size, checksum=checksum)
@@ -306,7 +309,7 @@ def check_partitions(rows: "DataFrame", table: SparkTable) -> None:
             )
 
 
-def _check_unique(rows: "DataFrame", key: Sequence[str], name: str) -> None:
+def check_unique(rows: "DataFrame", key: Sequence[str], name: str) -> None:
     """Raise ``SinkRefused`` where rows share a key or lack one: a merge would take any of them, or all."""
     if not key:
         return
@@ -366,13 +369,17 @@ def make_result(mark: Mark, attempt: Attempt) -> SliceResult:
     """Return what the slice's mark says, whichever attempt has made it; ``LedgerRefused`` for one of other bounds."""
     check_marked(mark.bounds, attempt.bounds, slice_id=attempt.slice_id, plan_id=attempt.plan_id)
     return SliceResult(
-        slice_id=mark.slice_id, rows=mark.rows, bytes=mark.bytes, checksum=mark.checksum, read_at=mark.read_at
+        slice_id=mark.slice_id,
+        rows=mark.rows,
+        bytes=mark.bytes,
+        checksum=mark.checksum,
+        read_at=mark.read_at,
+        deleted=mark.deleted,
     )
 
 
-def describe_query(format_: str, name: str, write: WriteSpec, window: Window | None) -> str:
-    """Return what :func:`run_checksum` reads."""
+def describe_query(format_: str, name: str, write: WriteSpec, window: Window | None, where: Sequence[str] = ()) -> str:
+    """Return what :func:`run_checksum` reads: the rows of a window, for which all ``where`` hold."""
     columns: list[dict[str, Any]] = [asdict(column) for column in write.columns]
-    return json.dumps(
-        {"format": format_, "table": name, "columns": columns, "window": asdict(window) if window else None}
-    )
+    about = {"format": format_, "table": name, "columns": columns, "window": asdict(window) if window else None}
+    return json.dumps({**about, "where": list(where)} if where else about)

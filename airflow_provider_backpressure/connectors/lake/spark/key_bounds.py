@@ -1,0 +1,111 @@
+"""Bounds of ranges as conditions on a table that Spark reads: the order of a key, and what has none that is known."""
+
+import re
+from collections.abc import Sequence
+
+from pyspark.sql.types import BinaryType, StructField
+
+from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import join_names, quote
+from airflow_provider_backpressure.connectors.lake.source.spark_types import find_key_kind
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+
+_SAME_ORDER = re.compile(
+    r"smallint|integer|bigint|date|timestamp(\(\d+\))? with(out)? time zone|bytea|uuid"
+    r"|numeric\(([12]?\d|3[0-8]),\d+\)"
+)
+"""Types whose values Spark orders as PostgreSQL and MySQL do, in the form that files keep them in."""
+_TEXT = re.compile(r"text|character varying(\(\d+\))?")
+_BY_BYTES = re.compile(r"C|libc C\.utf-?8( .*)?", re.IGNORECASE)
+"""Collations that order text as its bytes. Not MySQL's: they take blanks at the end for nothing."""
+_BYTES = re.compile(r"\\x(([0-9a-fA-F]{2})*)")
+_OFFSET = re.compile(r"[+-]\d\d$")
+
+
+def check_order(name: str, columns: Sequence[Column], split: Sequence[str]) -> None:
+    """Raise ``SinkRefused`` where Spark may order the values of a key otherwise than the source does.
+
+    ``columns``: as they arrive, those of text with the source's collation.
+    """
+    arriving = {column.name: column for column in columns}
+    strange = [
+        each for each in split if not _SAME_ORDER.fullmatch(arriving[each].type) and not _is_text(arriving[each])
+    ]
+    if strange:
+        types = join_names([arriving[each].type for each in strange])
+        raise SinkRefused(
+            f"{name} cannot be mirrored: files keep {join_names(strange)} ({types}) in a form that is ordered otherwise "
+            "than in the source, so its ranges would hold other rows. Cut it by another key, or use mode='upsert'."
+        )
+    text = [each for each in split if _is_text(arriving[each])]
+    other = [each for each in text if not _BY_BYTES.fullmatch(arriving[each].collation or "")]
+    if other:
+        by = join_names(sorted({arriving[each].collation or "a collation that is not known" for each in other}))
+        raise SinkRefused(
+            f"{name} cannot be mirrored: text in {join_names(other)} is ordered by {by} in the source and by its bytes "
+            'in files, so its ranges would hold other rows. Give it the collation "C" in PostgreSQL, or use '
+            "mode='upsert'."
+        )
+
+
+def _is_text(column: Column) -> bool:
+    return _TEXT.fullmatch(column.type) is not None
+
+
+def list_conditions(bounds: Bounds, columns: Sequence[Column], table: str = "") -> list[str]:
+    """Return the comparisons, none to two, that keep exactly the rows of these bounds.
+
+    ``table``: what the columns are named by, where they are not the only ones of their names. Rows that lack a value of
+    the key, of which the source has none, belong to the range that is open at its beginning. ``SinkRefused`` for other
+    bounds than those of a key, and for a boundary that is no value of Spark's.
+    """
+    if not isinstance(bounds, KeyBounds):
+        raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
+    types = {column.name: column.type for column in columns}
+    names = [f"{table and f'{table}.'}{quote(name)}" for name in bounds.columns]
+    kinds = [types[name] for name in bounds.columns]
+    found = []
+    if bounds.start is not None:
+        found.append(_compare(names, ">", _list_literals(bounds.start, kinds, bounds), last=">="))
+    if bounds.end is not None:
+        below = _compare(names, "<", _list_literals(bounds.end, kinds, bounds), last="<")
+        missing = "".join(f" OR {name} IS NULL" for name in names) if bounds.start is None else ""
+        found.append(f"({below}{missing})")
+    return found
+
+
+def _compare(names: Sequence[str], sign: str, values: Sequence[str], *, last: str) -> str:
+    """Return the comparison of a row. With the first column by itself, by which files are passed over."""
+    if len(names) == 1:
+        return f"{names[0]} {last} {values[0]}"
+    rest = _compare(names[1:], sign, values[1:], last=last)
+    return f"({names[0]} {sign}= {values[0]} AND ({names[0]} {sign} {values[0]} OR {rest}))"
+
+
+def _list_literals(values: Sequence[str], types: Sequence[str], bounds: KeyBounds) -> list[str]:
+    try:
+        return [_make_literal(value, type_) for value, type_ in zip(values, types, strict=True)]
+    except ValueError as error:
+        raise SinkRefused(
+            f"Range {bounds} cannot be mirrored: its boundary is no value that Spark has. Leave such rows out by where="
+        ) from error
+
+
+def _make_literal(text: str, type_: str) -> str:
+    """Return a value, which is text as the source prints it in UTC, as SQL; ``ValueError`` for what Spark cannot have.
+
+    Spark folds it to a constant, so that it is pushed down.
+    """
+    spark = carrier(type_)[1]
+    if isinstance(spark, BinaryType):
+        found = _BYTES.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is no bytes.")
+        return f"X'{found[1]}'"
+    kind = find_key_kind(StructField("key", spark))
+    if kind is None:
+        raise ValueError(f"Nothing is cut by {type_}.")
+    # PostgreSQL prints the zone as +00, which a literal of Spark's does not end with.
+    return kind.literal(f"{text}:00" if "with time zone" in type_ and _OFFSET.search(text) else text)
