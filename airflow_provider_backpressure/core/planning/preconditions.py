@@ -77,7 +77,7 @@ def check_mode(mode: Mode, source: Source, sink: Sink) -> None:
     if mode is Mode.MIRROR and mode not in sink.modes:
         raise SinkRefused(
             f"{sink.identity} cannot be mirrored: it does not exchange the rows of a range in one transaction. Use "
-            "PostgresSink, or copy with mode='replace' where the sink has that."
+            "PostgresSink or SparkTableSink, or copy with mode='replace' where the sink has that."
         )
     if mode in whole and source.increments:
         others = " or ".join(each.value for each in sink.modes if each not in whole)

@@ -2,11 +2,21 @@
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
-from pyspark.sql.types import BinaryType, StructField
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import join_names, quote
-from airflow_provider_backpressure.connectors.lake.source.spark_types import find_key_kind
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
@@ -21,7 +31,9 @@ _TEXT = re.compile(r"text|character varying(\(\d+\))?")
 _BY_BYTES = re.compile(r"C|libc C\.utf-?8( .*)?", re.IGNORECASE)
 """Collations that order text as its bytes. Not MySQL's: they take blanks at the end for nothing."""
 _BYTES = re.compile(r"\\x(([0-9a-fA-F]{2})*)")
-_OFFSET = re.compile(r"[+-]\d\d$")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_LONGEST = 50
+"""Most characters of a number that Spark can have."""
 
 
 def check_order(name: str, columns: Sequence[Column], split: Sequence[str]) -> None:
@@ -30,21 +42,20 @@ def check_order(name: str, columns: Sequence[Column], split: Sequence[str]) -> N
     ``columns``: as they arrive, those of text with the source's collation.
     """
     arriving = {column.name: column for column in columns}
-    strange = [
-        each for each in split if not _SAME_ORDER.fullmatch(arriving[each].type) and not _is_text(arriving[each])
-    ]
+    ordered = [each for each in split if _SAME_ORDER.fullmatch(arriving[each].type)]
+    strange = [each for each in split if each not in ordered and not _is_text(arriving[each])]
     if strange:
-        types = join_names([arriving[each].type for each in strange])
+        types = ", ".join([arriving[each].type for each in strange])
         raise SinkRefused(
-            f"{name} cannot be mirrored: files keep {join_names(strange)} ({types}) in a form that is ordered otherwise "
+            f"{name} cannot be mirrored: files keep {', '.join(strange)} ({types}) in a form that is ordered otherwise "
             "than in the source, so its ranges would hold other rows. Cut it by another key, or use mode='upsert'."
         )
     text = [each for each in split if _is_text(arriving[each])]
     other = [each for each in text if not _BY_BYTES.fullmatch(arriving[each].collation or "")]
     if other:
-        by = join_names(sorted({arriving[each].collation or "a collation that is not known" for each in other}))
+        by = ", ".join(sorted({arriving[each].collation or "a collation that is not known" for each in other}))
         raise SinkRefused(
-            f"{name} cannot be mirrored: text in {join_names(other)} is ordered by {by} in the source and by its bytes "
+            f"{name} cannot be mirrored: text in {', '.join(other)} is ordered by {by} in the source and by its bytes "
             'in files, so its ranges would hold other rows. Give it the collation "C" in PostgreSQL, or use '
             "mode='upsert'."
         )
@@ -64,7 +75,8 @@ def list_conditions(bounds: Bounds, columns: Sequence[Column], table: str = "") 
     if not isinstance(bounds, KeyBounds):
         raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
     types = {column.name: column.type for column in columns}
-    names = [f"{table and f'{table}.'}{quote(name)}" for name in bounds.columns]
+    prefix = f"{table}." if table else ""
+    names = [f"{prefix}`{name}`" for name in bounds.columns]
     kinds = [types[name] for name in bounds.columns]
     found = []
     if bounds.start is not None:
@@ -99,13 +111,25 @@ def _make_literal(text: str, type_: str) -> str:
     Spark folds it to a constant, so that it is pushed down.
     """
     spark = carrier(type_)[1]
+    if isinstance(spark, ShortType | IntegerType | LongType):
+        return f"CAST('{int(text)}' AS {spark.simpleString()})"
+    if isinstance(spark, DecimalType):
+        value = Decimal(text) if _NUMBER.fullmatch(text) else None
+        if value is None or len(text) > _LONGEST:
+            raise ValueError(f"{text!r} is no number.")
+        return f"CAST('{value:f}' AS {spark.simpleString()})"
+    if isinstance(spark, StringType):
+        return f"CAST(X'{text.encode().hex()}' AS STRING)"
     if isinstance(spark, BinaryType):
         found = _BYTES.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is no bytes.")
         return f"X'{found[1]}'"
-    kind = find_key_kind(StructField("key", spark))
-    if kind is None:
-        raise ValueError(f"Nothing is cut by {type_}.")
-    # PostgreSQL prints the zone as +00, which a literal of Spark's does not end with.
-    return kind.literal(f"{text}:00" if "with time zone" in type_ and _OFFSET.search(text) else text)
+    if isinstance(spark, DateType):
+        return f"DATE '{date.fromisoformat(text)}'"
+    if isinstance(spark, TimestampNTZType):
+        return f"TIMESTAMP_NTZ '{datetime.fromisoformat(text)}'"
+    if isinstance(spark, TimestampType):
+        at = datetime.fromisoformat(text)
+        return f"TIMESTAMP_LTZ '{at if at.tzinfo else at.replace(tzinfo=UTC)}'"
+    raise ValueError(f"Nothing is cut by {type_}.")

@@ -1,8 +1,8 @@
 """A range of ``mirror`` into a table that Spark's own connector writes: one commit has what differs, and the mark.
 
-The rows are materialised and hashed. Where the hash is that of the range's last mark, nothing is written. Otherwise they
-are compared with the table's rows within the bounds, and what differs is materialised too: so the MERGE touches no other
-row, and it is known before it how many rows it deletes.
+The rows are materialised and hashed. Where the hash is that of the range's last mark, nothing is written. Otherwise
+they are compared with the table's rows within the bounds, and what differs is materialised too: so the MERGE touches no
+other row, and it is known before it how many rows it deletes.
 """
 
 import json
@@ -68,10 +68,10 @@ def run_range(
     read: Batches | None = None,
     read_at: Callable[[], str] | None = None,
 ) -> RangeResult:
-    """Make the table's rows within the range's bounds those of a frame. Arguments as for :func:`.spark_write.run_range`.
+    """Make the table's rows within the range's bounds those of a frame, as :func:`.spark_write.run_range`.
 
-    ``SinkRefused`` where rows of the frame lie outside the bounds or share a key, or more rows would be deleted than the
-    plan may delete. Nothing is committed where the table is known to hold them.
+    ``SinkRefused`` where rows of the frame lie outside the bounds or share a key, or more rows would be deleted than
+    the plan may delete. Nothing is committed where the table is known to hold them.
     """
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt, seen = Attempt.create(spec, to_one_slice(spec)), LogState()
@@ -243,8 +243,8 @@ def _check_there(table: SparkTable, there: "DataFrame", key: Sequence[str], *, e
         raise RangeFailed(f"Others have changed rows of {table.name} while they were compared.")
     values = dict(zip(key, found[0], strict=False))
     raise SinkRefused(
-        f"{table.name} has several rows with the key {values}, of which a mirror cannot keep one: delete them all there, "
-        "and the row comes back with the next attempt."
+        f"{table.name} has several rows with the key {values}, of which a mirror cannot keep one: delete them all "
+        "there, and the row comes back with the next attempt."
     )
 
 
