@@ -1,0 +1,87 @@
+"""Bounds of ranges as conditions of Spark's, and keys whose order in files is another one."""
+
+import pytest
+
+from airflow_provider_backpressure.connectors.lake.spark.key_bounds import check_order, list_conditions
+from airflow_provider_backpressure.core.snapshot.bounds import FileBounds, KeyBounds
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.exceptions import SinkRefused
+
+pytestmark = pytest.mark.statement("L2")
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "literal"),
+    [
+        ("bigint", "-7", "CAST('-7' AS bigint)"),
+        ("numeric(12,2)", "1.50", "CAST('1.50' AS decimal(12,2))"),
+        ("text", "it's", "CAST(X'69742773' AS STRING)"),
+        ("uuid", "00ff", "CAST(X'30306666' AS STRING)"),
+        ("bytea", "\\x00FF", "X'00FF'"),
+        ("date", "2024-02-29", "DATE '2024-02-29'"),
+        ("timestamp without time zone", "2024-02-29 01:02:03.5", "TIMESTAMP_NTZ '2024-02-29 01:02:03.500000'"),
+        ("timestamp(3) with time zone", "2024-02-29 01:02:03+00", "TIMESTAMP_LTZ '2024-02-29 01:02:03+00:00'"),
+        ("timestamp with time zone", "2024-02-29 01:02:03", "TIMESTAMP_LTZ '2024-02-29 01:02:03+00:00'"),
+    ],
+)
+def test_a_boundary_is_a_constant_of_the_columns_type(type_: str, text: str, literal: str) -> None:
+    """L2: whatever is in the text, it is a value and no SQL."""
+    found = list_conditions(KeyBounds.of_column(column="k", start=text, end=None), [Column(name="k", type=type_)])
+    assert found == [f"`k` >= {literal}"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        ("bigint", "1) OR (1=1"),
+        ("date", "infinity"),
+        ("timestamp with time zone", "0044-03-15 00:00:00+00 BC"),
+        ("numeric(9,2)", "NaN"),
+        ("bytea", "'"),
+    ],
+)
+def test_what_spark_cannot_have_is_refused(type_: str, text: str) -> None:
+    with pytest.raises(SinkRefused, match="its boundary is no value that Spark has"):
+        list_conditions(KeyBounds.of_column(column="k", start=None, end=text), [Column(name="k", type=type_)])
+
+
+def test_rows_without_a_key_are_in_the_first_range_alone() -> None:
+    """L2: the source has none of them, so that one range has to delete them."""
+    columns = [Column(name="a", type="integer"), Column(name="b", type="integer")]
+    first = KeyBounds(columns=("a", "b"), start=None, end=("1", "2"))
+    last = KeyBounds(columns=("a", "b"), start=("1", "2"), end=None)
+    one, two = "CAST('1' AS int)", "CAST('2' AS int)"
+    assert list_conditions(first, columns, "t") == [
+        f"((t.`a` <= {one} AND (t.`a` < {one} OR t.`b` < {two})) OR t.`a` IS NULL OR t.`b` IS NULL)"
+    ]
+    assert list_conditions(last, columns) == [f"(`a` >= {one} AND (`a` > {one} OR `b` >= {two}))"]
+    assert list_conditions(KeyBounds(columns=("a", "b"), start=None, end=None), columns) == []
+    with pytest.raises(SinkRefused, match="it is not cut by a key"):
+        list_conditions(FileBounds(files=("f",), rows=1, checksum="c"), columns)
+
+
+@pytest.mark.parametrize(
+    ("type_", "collation", "words"),
+    [
+        ("numeric", None, r"files keep k \(numeric\) in a form"),
+        ("character(3)", "C", r"files keep k \(character\(3\)\) in a form"),
+        ("text", "libc en_US.utf8 2.36", "ordered by libc en_US.utf8"),
+        ("text", "utf8mb4_0900_ai_ci", "ordered by utf8mb4_0900_ai_ci"),
+        ("text", None, "a collation that is not known"),
+    ],
+)
+def test_another_order_is_refused(type_: str, collation: str | None, words: str) -> None:
+    """L2: its ranges would hold other rows in files."""
+    with pytest.raises(SinkRefused, match=words):
+        check_order("lake.raw.t", [Column(name="k", type=type_, collation=collation)], ["k"])
+
+
+@pytest.mark.parametrize("type_", ["bigint", "uuid", "bytea", "numeric(38,9)", "timestamp(3) with time zone"])
+def test_the_order_of_other_keys_is_the_same(type_: str) -> None:
+    """L2: and that of text by its bytes."""
+    columns = [
+        Column(name="k", type=type_),
+        Column(name="v", type="numeric"),
+        Column(name="c", type="text", collation="C"),
+    ]
+    check_order("lake.raw.t", columns, ["k", "c"])
