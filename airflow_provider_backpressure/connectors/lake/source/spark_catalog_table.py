@@ -275,10 +275,10 @@ class SparkCatalogTable:
         return [each for each in carried.values() if each is not None]
 
     def _check_condition(self, version: str) -> None:
-        """Raise ``SourceRefused`` where the condition asks the clock, or is more than what stands between brackets.
+        """Raise ``SourceRefused`` where the condition asks the clock, or is more than what fits between brackets.
 
         The second form has other brackets around it: what closes the first ones and opens them again does not fit
-        there. Ranges would overlap otherwise, since the conditions of their bounds stand behind it.
+        there. Ranges would overlap otherwise, since the conditions of their bounds follow it.
         """
         if self._where is None:
             return

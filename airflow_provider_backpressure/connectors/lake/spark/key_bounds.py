@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 
 _SAME_ORDER = re.compile(
     r"smallint|integer|bigint|date|timestamp(\(\d+\))? with(out)? time zone|bytea|uuid"

@@ -35,7 +35,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.spark_write import (
 from airflow_provider_backpressure.core.snapshot.bounds import bounds_from_json
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec, SliceResult
 from airflow_provider_backpressure.exceptions import ALLOW_DELETES, RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.postgres_to_spark_types import carrier
+from airflow_provider_backpressure.spark.column_types import carrier
 from airflow_provider_backpressure.spark.stream_end import to_one_slice
 from airflow_provider_backpressure.spark.task import Batches
 
