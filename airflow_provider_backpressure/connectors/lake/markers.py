@@ -219,3 +219,19 @@ class Mark:
             quarantined=self.quarantined,
             read_at=self.read_at,
         )
+
+
+def make_revoked_marker(about: Mapping[str, Any]) -> Marker:
+    """Return the marker of a slice that no attempt may commit any more."""
+    return Marker(
+        plan_id=about["plan_id"],
+        slice_id=about["slice_id"],
+        epoch=about["epoch"],
+        attempt=0,
+        bounds=about["bounds"],
+        rows=0,
+        bytes=0,
+        checksum="",
+        committed_at=datetime.fromtimestamp(0, UTC),
+        revoked=True,
+    )

@@ -2,13 +2,11 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
 
-from airflow_provider_backpressure.connectors.lake.markers import Holder
+from airflow_provider_backpressure.connectors.lake.markers import Holder, make_revoked_marker
 from airflow_provider_backpressure.connectors.lake.sink.spark_mirror_target import (
     SparkMirror,
     discard_range,
@@ -198,7 +196,7 @@ class SparkTableTarget(FilesTarget):
         state = self._state()
         found = {key: mark.marker() for key, mark in state.marks_of(plan_id).items()}
         for key, about in state.list_revoked(plan_id).items():
-            found.setdefault(key, _make_revoked_marker(about))
+            found.setdefault(key, make_revoked_marker(about))
         return found if slice_ids is None else {key: found[key] for key in slice_ids if key in found}
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
@@ -445,19 +443,3 @@ def _find_pending_clear(state: LogState) -> str:
 def _holder_of(state: LogState) -> Holder | None:
     """Return the plan that holds the table; ``None`` where what we kept of it was erased."""
     return state.holder if state.holder is not None and state.holder.plan_id else None
-
-
-def _make_revoked_marker(about: Mapping[str, Any]) -> Marker:
-    """Return the marker of a slice that no attempt may commit any more."""
-    return Marker(
-        plan_id=about["plan_id"],
-        slice_id=about["slice_id"],
-        epoch=about["epoch"],
-        attempt=0,
-        bounds=about["bounds"],
-        rows=0,
-        bytes=0,
-        checksum="",
-        committed_at=datetime.fromtimestamp(0, UTC),
-        revoked=True,
-    )
