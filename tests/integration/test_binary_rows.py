@@ -17,7 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
 from airflow_provider_backpressure.connectors.postgres.tasks.write import to_csv
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, WriteSpec
-from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 from airflow_provider_backpressure.spark.column_types import arrow_type
 from tests.support.postgres import run
 
@@ -168,3 +168,52 @@ def test_other_types_are_the_servers_to_make(database: Endpoint, type_: str) -> 
     run(database, f"CREATE TABLE t (a {type_})")
     with connect_sink(database, name="test") as connection:
         assert binary.targets(connection, write("t", (Column(name="a", type=type_),))) is None
+
+
+FAR = {
+    "date": (-2_440_588, -735_000, -719_529, -719_163, 2_932_897, 12_000_000, 2_145_042_905),
+    "timestamp without time zone": (
+        -210_866_803_200_000_000,
+        -62_135_596_800_000_001,
+        253_402_300_800_000_000,
+        2**63 - 1,
+    ),
+    "timestamp with time zone": (-210_866_803_200_000_000, -62_200_000_000_000_001, 10**18 + 1, 9 * 10**18 + 7),
+}
+"""Days and microseconds since 1970, outside of the years 1 to 9999."""
+
+
+@pytest.mark.parametrize("type_", FAR)
+@pytest.mark.statement("X4")
+def test_times_of_far_years_are_the_same_by_both_ways(database: Endpoint, type_: str) -> None:
+    """X4: Arrow's text has the year 294247 as 32103, which PostgreSQL takes, and no era."""
+    arrow = arrow_type(type_)
+    plain = pyarrow.int32() if type_ == "date" else pyarrow.int64()
+    column = pyarrow.array([*FAR[type_], None], plain).view(arrow)
+    batch = pyarrow.record_batch([column], names=["a"])
+    columns = (Column(name="a", type=type_),)
+    run(database, f"CREATE TABLE ours (a {type_})", f"CREATE TABLE plain (a {type_})")
+    ours, text = write("ours", columns), write("plain", columns)
+    with connect_sink(database, name="test") as connection:
+        targets = binary.targets(connection, ours)
+        assert targets is not None
+        fill(
+            connection,
+            ours,
+            binary.BEGINNING + bytes(binary.block(binary.rows(batch, targets))) + binary.ENDING,
+            binary.OPTIONS,
+        )
+        fill(connection, text, to_csv(batch), "FORMAT csv")
+        connection.commit()
+        early = pyarrow.array([FAR[type_][0] - 1, -(2**31) if type_ == "date" else -(2**63)], plain).view(arrow)
+        for number in range(2):
+            # They would become infinity, or a time in the far future.
+            lost = pyarrow.record_batch([early.slice(number, 1)], names=["a"])
+            with pytest.raises(RangeFailed, match="4713 BC"):
+                binary.rows(lost, targets)
+            with pytest.raises(SinkRefused, match="4713 BC"):
+                to_csv(lost)
+    unit = "a - date '1970-01-01'" if type_ == "date" else "(extract(epoch FROM a) * 1000000)::bigint"
+    for name in ("ours", "plain"):
+        found = [row[0] for row in run(database, "SET timezone = 'UTC'", f"SELECT {unit} FROM {name}")]
+        assert found == [*FAR[type_], None], name

@@ -275,7 +275,7 @@ class SparkCatalogTable:
         return [each for each in carried.values() if each is not None]
 
     def _check_condition(self, version: str) -> None:
-        """Raise ``SourceRefused`` where the condition asks the clock, or is more than what fits between brackets.
+        """Raise ``SourceRefused`` where the condition asks the clock, or ends the brackets around it.
 
         The second form has other brackets around it: what closes the first ones and opens them again does not fit
         there. Ranges would overlap otherwise, since the conditions of their bounds follow it.

@@ -25,6 +25,9 @@ BEGINNING = HEADER.pack(SIGNATURE, 0, 0)
 ENDING = END.to_bytes(2, "big", signed=True)
 _EPOCH_DAYS, _EPOCH_MICROS = 10_957, 946_684_800_000_000
 """PostgreSQL counts from the year 2000."""
+FIRST_DAY, FIRST_MICRO = -2_440_588, -210_866_803_200_000_000
+"""The first day and moment of PostgreSQL, counted from 1970. Earlier ones would be infinity, or in the far future."""
+TOO_EARLY = "A date or a moment lies before the year 4713 BC, in which those of PostgreSQL begin."
 _TEXT, _BYTES = pyarrow.string(), pyarrow.binary()
 _LENGTH = numpy.dtype(">i4")
 _CELL = buffers.CELL.itemsize
@@ -231,7 +234,22 @@ def _bytes(column: pyarrow.Array) -> pyarrow.LargeBinaryArray:
     return _cut(values, present)
 
 
+def is_too_early(column: pyarrow.Array) -> bool:
+    """Whether a date or a moment lies before the first one that PostgreSQL has."""
+    days = pyarrow.types.is_date32(column.type)
+    least = pc.min(column.view(pyarrow.int32() if days else pyarrow.int64())).as_py()
+    return least is not None and least < (FIRST_DAY if days else FIRST_MICRO)
+
+
+def _days(column: pyarrow.Array) -> numpy.ndarray:
+    if is_too_early(column):
+        raise RangeFailed(TOO_EARLY)
+    return (_plain(column, pyarrow.int32(), "i8") - _EPOCH_DAYS).astype(">i4")
+
+
 def _times(column: pyarrow.Array) -> numpy.ndarray:
+    if is_too_early(column):
+        raise RangeFailed(TOO_EARLY)
     return (_plain(column, pyarrow.int64(), "i8") - _EPOCH_MICROS).astype(">i8")
 
 
@@ -241,7 +259,7 @@ _FIXED: dict[pyarrow.DataType, Callable[[pyarrow.Array], numpy.ndarray]] = {
     pyarrow.int64(): lambda column: _plain(column, pyarrow.int64(), ">i8"),
     pyarrow.float32(): lambda column: _plain(column, pyarrow.float32(), ">f4"),
     pyarrow.float64(): lambda column: _plain(column, pyarrow.float64(), ">f8"),
-    pyarrow.date32(): lambda column: (_plain(column, pyarrow.int32(), "i8") - _EPOCH_DAYS).astype(">i4"),
+    pyarrow.date32(): _days,
     pyarrow.timestamp("us"): _times,
     pyarrow.timestamp("us", tz="UTC"): _times,
 }

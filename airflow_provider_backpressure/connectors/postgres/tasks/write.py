@@ -7,8 +7,10 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy
 import psycopg
 import pyarrow
+import pyarrow.compute as pc
 from psycopg import sql
 from pyarrow import csv
 
@@ -35,7 +37,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, RangeSpec, SliceResult
 from airflow_provider_backpressure.core.snapshot.topic_offsets import PLACE, TOMBSTONE
-from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused
+from airflow_provider_backpressure.exceptions import RangeFailed, RunnerRefused, SinkRefused
 from airflow_provider_backpressure.spark.column_types import carrier
 from airflow_provider_backpressure.spark.reader_timings import time_handovers
 from airflow_provider_backpressure.spark.stream_end import (
@@ -51,6 +53,8 @@ from airflow_provider_backpressure.spark.stream_end import (
 
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
 _HEX = b"\\x"
+_YEARS = (-62_135_596_800, 253_402_300_800)
+"""The first second of the year 1, and that of the year 10,000."""
 
 
 def write(
@@ -277,12 +281,46 @@ def _isolate(connection: psycopg.Connection, spec: RangeSpec, isolator: BadRowIs
 
 
 def to_csv(batch: pyarrow.RecordBatch) -> bytes:
-    """Return rows as COPY reads them: text always in quotes, NULL never, bytes in hexadecimal."""
-    columns = [_to_hex(column) if _is_binary(column.type) else column for column in batch.columns]
+    """Return rows as COPY reads them: text always in quotes, NULL never, bytes in hexadecimal.
+
+    ``SinkRefused`` for a date or a moment that PostgreSQL cannot have.
+    """
+    columns = [_to_written(column) for column in batch.columns]
     text = io.BytesIO()
     numbers = [str(number) for number in range(len(columns))]
     csv.write_csv(pyarrow.record_batch(columns, names=numbers), text, _OPTIONS)
     return text.getvalue()
+
+
+def _to_written(column: pyarrow.Array) -> pyarrow.Array:
+    if _is_binary(column.type):
+        return _to_hex(column)
+    is_time = pyarrow.types.is_date32(column.type) or pyarrow.types.is_timestamp(column.type)
+    return _to_far_times(column) if is_time and _is_far(column) else column
+
+
+def _is_far(column: pyarrow.Array) -> bool:
+    """Whether a date or a moment is outside of the years 1 to 9999, which alone Arrow writes as PostgreSQL reads."""
+    bounds = pc.min_max(column.cast(pyarrow.timestamp("s"), safe=False).view(pyarrow.int64()))
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    return least is not None and not _YEARS[0] <= least <= most < _YEARS[1]
+
+
+def _to_far_times(column: pyarrow.Array) -> pyarrow.Array:
+    if binary.is_too_early(column):
+        raise SinkRefused(binary.TOO_EARLY)
+    days = pyarrow.types.is_date32(column.type)
+    zone = "" if days or column.type.tz is None else "Z"
+    numbers = column.view(pyarrow.int32() if days else pyarrow.int64()).to_pylist()
+    texts = numpy.array([each or 0 for each in numbers], "datetime64[D]" if days else "datetime64[us]").astype(str)
+    written = [None if each is None else _to_era(text, zone) for each, text in zip(numbers, texts, strict=True)]
+    return pyarrow.array(written, pyarrow.string())
+
+
+def _to_era(text: str, zone: str) -> str:
+    """Return a time of ISO, in which the year before 1 is 0, as PostgreSQL reads it."""
+    year = text.partition("T")[0].rsplit("-", 2)[0]
+    return f"{text}{zone}" if int(year) > 0 else f"{1 - int(year):04d}{text[len(year) :]}{zone} BC"
 
 
 def _is_binary(type_: pyarrow.DataType) -> bool:
