@@ -173,8 +173,8 @@ def test_windows_of_changes_are_merged_by_applications(
     monkeypatch.setenv(VARIABLE, str(points))
     follow = {"mode": "upsert", "consistency": "catch_up"}
     submitted.execute(PlanSnapshotOperator, **follow)
-    submitted.execute(HydrateOperator, **follow)
-    submitted.execute(VerifyHydrationOperator, **follow)
+    submitted.execute(HydrateOperator)
+    submitted.execute(VerifyHydrationOperator)
     assert not submitted.differs()
     run(
         submitted.database,
@@ -186,8 +186,8 @@ def test_windows_of_changes_are_merged_by_applications(
     before = (points / "journal").read_text().count(f"{Step.AFTER_SINK_COMMIT.value} ")
     (points / "points").write_text(f"{Step.AFTER_SINK_COMMIT.value}=kill@1")
     _, planning = submitted.execute(PlanSnapshotOperator, **follow)
-    _, draining = submitted.execute(HydrateOperator, **follow)
-    submitted.execute(VerifyHydrationOperator, **follow)
+    _, draining = submitted.execute(HydrateOperator)
+    submitted.execute(VerifyHydrationOperator)
     assert not submitted.differs()
     assert (points / "journal").read_text().count(f"{Step.AFTER_SINK_COMMIT.value} ") == before + 1
     assert (planning, draining) == (1, 2)
