@@ -113,7 +113,10 @@ def make_metastore_conf(database: Endpoint) -> dict[str, str]:
         "javax.jdo.option.ConnectionPassword": database.password,
         "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
         "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{database.host}:{database.port}/{database.database}",
-        "datanucleus.schema.autoCreateAll": "true",
+        # Without constraints: to make one Hive waits for a transaction of its own in PostgreSQL.
+        "datanucleus.schema.autoCreateTables": "true",
+        "datanucleus.schema.autoCreateColumns": "true",
+        "datanucleus.schema.autoCreateConstraints": "false",
         "hive.metastore.schema.verification": "false",
     }
     return {
