@@ -232,12 +232,13 @@ CLASS = "class"
 def classes() -> dict[str, type]:
     """Return every declaration that may travel, by its name."""
     from airflow_provider_backpressure import sinks, sources
+    from airflow_provider_backpressure.connectors.lake.spark.config import SparkTableStreamSink
     from airflow_provider_backpressure.connectors.mysql.source.config import MySQLStreamSource
     from airflow_provider_backpressure.connectors.postgres.sink.config import PostgresStreamSink
     from airflow_provider_backpressure.connectors.postgres.source.config import PostgresStreamSource
 
     declared = {name: getattr(place, name) for place in (sources, sinks) for name in place.__all__}
-    streams = (PostgresStreamSource, MySQLStreamSource, PostgresStreamSink)
+    streams = (PostgresStreamSource, MySQLStreamSource, PostgresStreamSink, SparkTableStreamSink)
     return declared | {each.__name__: each for each in (Declaration, Budget, Transform, *KINDS.values(), *streams)}
 
 

@@ -77,9 +77,8 @@ def run_range(
     if spec.write.kind == SPARK_WRITTEN:
         source = endpoint_of(endpoints, spec.read.conn_id)
         if spec.path == REPLAY:
-            result: RangeResult = task_module(SPARK_WRITTEN, "spark_write_changes").run_window(
-                session, spec, source, profile
-            )
+            module = "spark_write_shared_log" if spec.tables else "spark_write_changes"
+            result: RangeResult = task_module(SPARK_WRITTEN, module).run_window(session, spec, source, profile)
             return result
         return run_on_frame(session, spec, source, function, profile)
     return range_result(spec, range_job(session, spec, endpoints, function, profile).collect())

@@ -23,6 +23,7 @@ from airflow_provider_backpressure.core.planning.catch_up_windows import (
     windows_from,
 )
 from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
+from airflow_provider_backpressure.core.planning.preconditions import tell_submitted
 from airflow_provider_backpressure.core.ports import ChecksPosition, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased
 from airflow_provider_backpressure.core.ports.sink import Sink
@@ -173,6 +174,7 @@ class StreamPlanner:
         one that is begun after them sees it all: each window has waited for that.
         """
         plan = member.plan
+        tell_submitted(member.sink, self.ledger)
         epoch = member.sink.renew(plan.plan_id)
         if epoch is None:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.fence}.")
@@ -333,6 +335,7 @@ class StreamPlanner:
     def _end(self, hydration: Hydration, plan: Plan) -> Stand:
         """Keep every attempt of open windows out, and return how far they are in."""
         self._check_unleased(hydration)
+        tell_submitted(self.sink, self.ledger)
         if self.sink.renew(plan.plan_id) is None:
             raise PlanSuperseded(f"Plan {plan.plan_id} no longer holds {plan.write.fence}.")
         markers = [marker for marker in self.sink.markers(plan.plan_id).values() if not marker.revoked]
@@ -354,6 +357,7 @@ class StreamPlanner:
         """Return the plan with the epoch under which its windows are written; every older one is refused then."""
         self.sink.prepare(plan.write)
         plan = replace(plan, ranges=self.ledger.counts(plan.plan_id).total)
+        tell_submitted(self.sink, self.ledger)
         plan = replace(plan, epoch=self.sink.begin(plan))
         self.ledger.take_over(self.stream, plan)
         return plan

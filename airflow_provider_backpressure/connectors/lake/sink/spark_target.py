@@ -19,6 +19,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     LogState,
     Note,
     list_slices,
+    name_window,
     note_of_clearing,
     note_of_fence,
     note_of_plan,
@@ -37,7 +38,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
 from airflow_provider_backpressure.connectors.lake.tasks.spark_write import describe_query
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow, find_start_positions
@@ -190,11 +191,11 @@ class SparkTableTarget(FilesTarget):
         """See :meth:`..core.ports.Sink.held`. Also a plan of which something is lost, since it can be restarted."""
         state = self._state(with_losses=True)
         holder = _holder_of(state)
-        return None if holder is None else holder.row(committed=len(state.marks_of(holder.plan_id)))
+        return None if holder is None else holder.row(committed=len(state.ranges_of(holder.plan_id)))
 
     def markers(self, plan_id: str, slice_ids: Sequence[str] | None = None) -> dict[str, Marker]:
         state = self._state()
-        found = {key: mark.marker() for key, mark in state.marks_of(plan_id).items()}
+        found = {key: mark.marker() for key, mark in state.ranges_of(plan_id).items()}
         for key, about in state.list_revoked(plan_id).items():
             found.setdefault(key, make_revoked_marker(about))
         return found if slice_ids is None else {key: found[key] for key in slice_ids if key in found}
@@ -374,10 +375,29 @@ class SparkTableTarget(FilesTarget):
                 if state.find(earlier.plan_id, slice_id) is None:
                     again = state.count_discards(earlier.plan_id, slice_id)
                     self._publish_fence(note_of_fence(earlier.plan_id, slice_id, earlier.epoch, again=again), state)
+            self._fence_windows(earlier, state)
         closed = holder.about.get("clears")
         if closed and not state.marks_of(holder.plan_id):
             self._remove(holder, closed)
         self._table.publish(note_of_settling(holder))
+
+    def _fence_windows(self, earlier: Holder, state: LogState) -> None:
+        """Refuse every window of a shared log that was planned for an earlier epoch.
+
+        Each has the token of the place where it begins, and all but that of the table's frontier are taken. One may
+        still come before the fence, which is at the frontier behind it then.
+        """
+        plan = earlier.row(committed=0).plan
+        if plan is None or not plan.stream:
+            return
+        for _ in range(EPOCHS):
+            at = state.find_frontier(plan.plan_id, LogPosition.parse(plan.position or ""))
+            note = note_of_fence(plan.plan_id, name_window(at), earlier.epoch)
+            if note.token in state.fences:
+                return
+            self._publish_fence(note, state)
+            state = self._table.state()
+        raise SinkUnavailable(f"Windows of a log went into {self._name} while it was fenced: ask again.")
 
     def _remove(self, holder: Holder, closed: str) -> None:
         """Delete the rows of a closed plan, which began in an empty table: all of them, unless others wrote too.

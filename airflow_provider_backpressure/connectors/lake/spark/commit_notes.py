@@ -10,7 +10,13 @@ from typing import Any
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.core.json_codec import from_dict
-from airflow_provider_backpressure.core.snapshot.bounds import LOG, OffsetBounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import (
+    LOG,
+    LogBounds,
+    LogPosition,
+    OffsetBounds,
+    bounds_from_json,
+)
 from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow
 
 KEY = "backpressure"
@@ -134,6 +140,22 @@ def unpack(text: str) -> Any:
     return json.loads(zlib.decompress(bytes.fromhex(text)))
 
 
+def name_window(start: LogPosition) -> str:
+    """Return the slice id of a window of a log that tables share, in one of them: named by where it begins there.
+
+    A table takes each token once, so of all windows that begin at its frontier one goes in, whoever has planned them.
+    """
+    return f"{_WINDOW}{start.at:x}"
+
+
+def is_shared_window(slice_id: str) -> bool:
+    """Whether a slice is a window of a log that tables share, and none of the plan's own ranges."""
+    return slice_id.startswith(_WINDOW)
+
+
+_WINDOW = "w"
+
+
 @dataclass(kw_only=True)
 class LogState:
     """What the notes of a table say together with its properties."""
@@ -243,6 +265,15 @@ class LogState:
                 found[json.dumps(dict(mark.bounds), sort_keys=True)] = mark
         return list(found.values())
 
+    def ranges_of(self, plan_id: str) -> dict[str, Mark]:
+        """Return the marks of a plan's own slices: without windows of a log that its table shares with others."""
+        return {key: mark for key, mark in self.marks_of(plan_id).items() if not is_shared_window(key)}
+
+    def find_frontier(self, plan_id: str, start: LogPosition) -> LogPosition:
+        """Return up to where a database's log is in the table, by a plan's marks; ``start`` where there is none."""
+        bounds = (bounds_from_json(dict(mark.bounds)) for mark in self.marks_of(plan_id).values())
+        return max([start, *(each.end for each in bounds if isinstance(each, LogBounds))])
+
     def find_positions(self, plan_id: str, window: LogWindow) -> dict[str, int]:
         """Return up to where a plan that reads this window has brought each partition of a topic, by its stream."""
         found = {window.stream(partition): start for partition, start in window.start.items()}
@@ -351,8 +382,14 @@ class LogState:
 
 
 def pack_state(state: LogState, plan_id: str) -> dict[str, str]:
-    """Return the properties that keep the plan that holds the table, and a plan's marks."""
-    kept = {f"{MARKS}{plan_id}": pack([asdict(mark) for mark in state.marks_of(plan_id).values()])}
+    """Return the properties that keep the plan that holds the table, and a plan's marks.
+
+    Of windows of a shared log the last one says all: where the table's frontier is.
+    """
+    marks = [*state.ranges_of(plan_id).values()]
+    windows = [mark for mark in state.marks_of(plan_id).values() if is_shared_window(mark.slice_id)]
+    marks += sorted(windows, key=lambda mark: int(mark.slice_id.removeprefix(_WINDOW), 16))[-1:]
+    kept = {f"{MARKS}{plan_id}": pack([asdict(mark) for mark in marks])}
     return kept if state.holder is None else {**kept, PLAN: pack(asdict(state.holder))}
 
 

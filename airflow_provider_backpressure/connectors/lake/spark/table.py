@@ -323,6 +323,11 @@ def is_missing(error: Exception) -> bool:
     return any(sign in str(error) for sign in MISSING)
 
 
+def is_lost(error: PySparkException) -> bool:
+    """Whether the error says that the server is gone, or knows the session no more."""
+    return any(sign in str(error) for sign in _LOST)
+
+
 def first_line(error: Exception) -> str:
     """Return what the server says, without its trace."""
     text = str(error).split("JVM stacktrace:")[0].split("\n\tat ")[0].strip()
@@ -337,7 +342,7 @@ def translate_errors(name: str) -> Iterator[None]:
             yield
     except SPARK_ERRORS as error:
         text = first_line(error)
-        if any(sign in str(error) for sign in _LOST):
+        if is_lost(error):
             raise SinkUnavailable(f"Spark does not answer for {name}: {text}") from strip_frames(error)
         if "Conflict" in text or "CONCURRENT" in text or "Concurrent" in text or "CommitFailed" in text:
             raise SinkUnavailable(f"Another commit came before ours in {name}: {text}") from strip_frames(error)

@@ -118,7 +118,7 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
             there = there.where(condition)
         rows = there.select(*(quote_column(name).alias(f"_{n}") for n, name in enumerate(names)))
         said = map_batches(rows, hash_rows, f"{END} string").collect()
-    count, size, checksum = _add_up(row[0] for row in said)
+    count, size, checksum = add_up(row[0] for row in said)
     return SliceResult(slice_id="", rows=count, bytes=size, checksum=checksum)
 
 
@@ -208,7 +208,7 @@ def stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["Da
     """
     staged = stamped.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
     ends = staged.where(functions.col(END).isNotNull()).select(RUN, END).collect()
-    count, size, checksum = _add_up(row[END] for row in ends)
+    count, size, checksum = add_up(row[END] for row in ends)
     read_at = _find_latest(json.loads(row[END])[3] for row in ends)
     mark = Mark.made(attempt, rows=count, bytes=size, checksum=checksum, files=(), read_at=read_at)
     return select_counted(staged, write, [row[RUN] for row in ends]), mark
@@ -343,7 +343,7 @@ def _find_latest(read_at: Iterable[str]) -> str:
     return str(goal(LogPosition.parse(positions[0]), positions[1:])) if positions else ""
 
 
-def _add_up(said: Iterable[str]) -> tuple[int, int, str]:
+def add_up(said: Iterable[str]) -> tuple[int, int, str]:
     """Return rows, bytes and checksum of all parts together: hashes are added modulo 2^64."""
     whole = BatchSum()
     rows = size = number = 0

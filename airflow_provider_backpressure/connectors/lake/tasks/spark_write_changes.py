@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OWN_TYPES = (
+OWN_TYPES = (
     "backpressure_seq long, backpressure_op short, backpressure_kept array<short>, backpressure_ask array<string>"
 )
 MATERIALISED = StorageLevel.DISK_ONLY
@@ -84,7 +84,7 @@ def run_window(
     """Apply a window exactly once. Runs where the lane does; errors as those of a range, and ``LogLost``."""
     table = open_table(session, json.loads(spec.write.plan_table)["format"], spec.write.target)
     attempt, began = Attempt.create(spec, spec.slices[0]), time.perf_counter()
-    window = _Window(session=session, spec=spec, source=source, profile=profile, attempt=attempt)
+    window = WindowAttempt(session=session, spec=spec, source=source, profile=profile, attempt=attempt)
 
     def prepare() -> Publish:
         staged = window.stage(lambda changes: changes)
@@ -95,11 +95,11 @@ def run_window(
         check_partitions(rows.where(quote(OP) != DELETE), table)
         return partial(publish_changes, table, mark, rows, fold)
 
-    committed = commit_once(table, attempt, partial(_find_mark, spec, attempt), prepare)
+    committed = commit_once(table, attempt, partial(find_window_mark, spec, attempt), prepare)
     return maintain_behind(table, spec, attempt, committed, began=began)
 
 
-def _find_mark(spec: RangeSpec, attempt: Attempt, state: LogState) -> Mark | None:
+def find_window_mark(spec: RangeSpec, attempt: Attempt, state: LogState) -> Mark | None:
     """Return the window's mark. Where there is none: ``PlanSuperseded`` for one that may not commit any more,
 
     ``RangeFailed`` unless the frontier is where the window begins.
@@ -127,7 +127,7 @@ def _get_window(spec: RangeSpec) -> ReplayWindow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Window:
+class WindowAttempt:
     """One attempt at one window."""
 
     session: "SparkSession"
@@ -157,7 +157,7 @@ class _Window:
                         reach(Step.IN_COPY, tag)
 
         typed = ", ".join(f"_{n} {declare_type(carrier(column.type)[1])}" for n, column in enumerate(columns))
-        schema = f"{_OWN_TYPES}, {typed}, {RUN} long, {END} string"
+        schema = f"{OWN_TYPES}, {typed}, {RUN} long, {END} string"
         frame = map_batches(self.session.range(0, 1, 1, 1), read, schema, self.profile)
         staged = frame.localCheckpoint(eager=True, storageLevel=MATERIALISED)
         ((run, said),) = staged.where(quote(END).isNotNull()).select(RUN, END).collect()
@@ -175,7 +175,7 @@ class _Window:
         )
         if not staged.kept:
             return fold.fold(staged.changes).drop(UNKNOWN, ASK), fold, ""
-        there, trusted = self.session.table(table.quoted), self._is_trusted(table.state())
+        there, trusted = self.session.table(table.quoted), self.is_trusted(table.state())
         folded = fold.fold(staged.changes, there if trusted else None)
         asked = fold.select_asked(folded, there).localCheckpoint(eager=True, storageLevel=MATERIALISED)
         keys = list_keys(asked)
@@ -187,7 +187,7 @@ class _Window:
             raise RangeFailed(f"Rows for {table.name} were read again, and no position of the log is known for that.")
         return fold.replace_asked(asked, again.changes).drop(UNKNOWN, ASK), fold, again.read_at
 
-    def _is_trusted(self, state: LogState) -> bool:
+    def is_trusted(self, state: LogState) -> bool:
         """Whether the target is the source as it was where the window begins: nothing in it was read later."""
         window, bounds = _get_window(self.spec), bounds_from_json(dict(self.attempt.bounds))
         assert isinstance(bounds, LogBounds), "its frontier was moved by them"

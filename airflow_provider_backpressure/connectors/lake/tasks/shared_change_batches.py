@@ -1,0 +1,131 @@
+"""Changes of several tables as batches of one frame, and each table's part of it.
+
+Columns of one type have the same places in every table's rows, so that the frame is as wide as the widest tables.
+"""
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow
+
+from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OWN, ChangeBatches, pack_xids
+from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK
+from airflow_provider_backpressure.core.snapshot.errors_by_table import name_table
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, StreamTable
+from airflow_provider_backpressure.spark.change_rows import SharedChanges
+from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema, carrier, declare_type
+from airflow_provider_backpressure.spark.readers_and_writers import task_module
+
+TABLE = "backpressure_table"
+"""Column with the number of the table that a change is of."""
+HELD_BYTES = 2 * BLOCK
+"""Most changes of several tables that wait until there are enough of one for a batch."""
+
+
+@dataclass(frozen=True)
+class SharedColumns:
+    """The columns that rows of several tables share."""
+
+    declared: tuple[str, ...]
+    """Of each the type, as Spark's SQL has it."""
+    types: tuple[pyarrow.DataType, ...]
+    places: tuple[tuple[int, ...], ...]
+    """For each table, where each of its columns is."""
+
+    @classmethod
+    def create(cls, tables: Sequence[Sequence[Column]]) -> "SharedColumns":
+        """Return as few columns as hold the rows of these tables."""
+        found: dict[tuple[str, pyarrow.DataType, int], int] = {}
+        places: list[tuple[int, ...]] = []
+        for columns in tables:
+            seen: Counter[tuple[str, pyarrow.DataType]] = Counter()
+            own = []
+            for column, field in zip(columns, arrow_schema(columns), strict=True):
+                type_ = (declare_type(carrier(column.type)[1]), field.type)
+                own.append(found.setdefault((*type_, seen[type_]), len(found)))
+                seen[type_] += 1
+            places.append(tuple(own))
+        return cls(tuple(name for name, _, _ in found), tuple(type_ for _, type_, _ in found), tuple(places))
+
+    def list_fields(self) -> str:
+        """Return the columns as Spark's SQL declares them."""
+        return ", ".join(f"{name_shared(place)} {declared}" for place, declared in enumerate(self.declared))
+
+    def widen(self, number: int, batch: pyarrow.RecordBatch) -> list[pyarrow.Array]:
+        """Return the shared columns of a table's rows, which have :data:`OWN` before their own."""
+        own = {place: batch.column(len(OWN) + n) for n, place in enumerate(self.places[number])}
+        return [
+            own[place] if place in own else pyarrow.nulls(batch.num_rows, type_)
+            for place, type_ in enumerate(self.types)
+        ]
+
+
+def name_shared(place: int) -> str:
+    """Return the name of a shared column."""
+    return f"s{place}"
+
+
+def read_batches(
+    changes: SharedChanges, tables: Sequence[StreamTable], shared: SharedColumns, *, run: str, end: str
+) -> Iterator[pyarrow.RecordBatch]:
+    """Yield :data:`OWN` columns, :data:`TABLE` and the shared ones, and the number of this run as ``run``.
+
+    Behind them comes a row with what is to be said of each table's changes, as JSON in ``end``: once readers of the
+    source see them. Errors about one table name it.
+    """
+    number_of_run = pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
+    ints, texts = pyarrow.int32(), pyarrow.string()
+    fields = [pyarrow.field(TABLE, ints)]
+    fields += [pyarrow.field(name_shared(place), type_) for place, type_ in enumerate(shared.types)]
+    fields += [pyarrow.field(run, pyarrow.int64()), pyarrow.field(end, texts)]
+    schema = pyarrow.schema([*OWN, *fields])
+    made = [_open_batches(table) for table in tables]
+    for number, rows in _gather(changes):
+        with name_table(tables[number]):
+            found = [*made[number].read([rows])]
+        for batch in found:
+            count = batch.num_rows
+            own = [*batch.columns[: len(OWN)], pyarrow.repeat(pyarrow.scalar(number, ints), count)]
+            more = [pyarrow.repeat(number_of_run, count), pyarrow.nulls(count, texts)]
+            yield pyarrow.record_batch([*own, *shared.widen(number, batch), *more], schema=schema)
+    changed = [number for number, each in enumerate(made) if each.total.rows]
+    changes.await_visible(changed)
+    said = {number: _describe(made[number], changes.tables[number].xids) for number in changed}
+    nothing = [pyarrow.nulls(1, field.type) for field in schema][:-2]
+    last = [pyarrow.repeat(number_of_run, 1), pyarrow.array([json.dumps(said)], texts)]
+    yield pyarrow.record_batch([*nothing, *last], schema=schema)
+
+
+def _open_batches(table: StreamTable) -> ChangeBatches:
+    way_out = task_module(table.read.kind.removesuffix("_log"), "read").way_out
+    return ChangeBatches(columns=table.read.columns, key=table.write.key, way_out=way_out)
+
+
+def _gather(changes: SharedChanges) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield changes as they come, more of one table at a time: a batch costs the same whatever is in it."""
+    waiting: dict[int, list[bytes]] = {}
+    held = 0
+    for number, rows in changes:
+        waiting.setdefault(number, []).extend(rows)
+        held += sum(map(len, rows))
+        if held >= HELD_BYTES:
+            yield from waiting.items()
+            waiting, held = {}, 0
+    yield from waiting.items()
+
+
+def _describe(made: ChangeBatches, xids: object) -> dict[str, object]:
+    return {
+        "rows": made.total.rows,
+        "bytes": made.total.bytes,
+        "checksum": str(made.total),
+        "truncated": made.truncated,
+        "kept": sorted(made.kept),
+        "moved": made.moved,
+        "once": made.once,
+        "xids": pack_xids(xids if made.kept else ()),  # type: ignore[arg-type]
+        "read_at": "",
+    }
