@@ -143,7 +143,7 @@ def unpack(text: str) -> Any:
 def name_window(start: LogPosition) -> str:
     """Return the slice id of a window of a log that tables share, in one of them: named by where it begins there.
 
-    A table takes each token once, so of all windows that begin at its frontier one goes in, whoever has planned them.
+    A table takes each token once, so of all windows that begin at its frontier one goes in, whichever plan they are of.
     """
     return f"{_WINDOW}{start.at:x}"
 
@@ -271,7 +271,8 @@ class LogState:
 
     def find_frontier(self, plan_id: str, start: LogPosition) -> LogPosition:
         """Return up to where a database's log is in the table, by a plan's marks; ``start`` where there is none."""
-        bounds = (bounds_from_json(dict(mark.bounds)) for mark in self.marks_of(plan_id).values())
+        windows = [mark.bounds for mark in self.marks_of(plan_id).values() if mark.bounds.get("kind") == LOG]
+        bounds = (bounds_from_json(dict(each)) for each in windows)
         return max([start, *(each.end for each in bounds if isinstance(each, LogBounds))])
 
     def find_positions(self, plan_id: str, window: LogWindow) -> dict[str, int]:

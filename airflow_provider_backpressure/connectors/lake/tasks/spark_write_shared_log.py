@@ -308,5 +308,7 @@ def _sum_up(spec: RangeSpec, attempt: Attempt, states: Sequence[LogState]) -> Ma
 
 def _is_within(mark: Mark, window: LogBounds) -> bool:
     """Whether a table's mark is of a window that ends within this one, or behind it."""
+    if not is_shared_window(mark.slice_id):
+        return False
     bounds = bounds_from_json(dict(mark.bounds))
-    return is_shared_window(mark.slice_id) and isinstance(bounds, LogBounds) and bounds.end > window.start
+    return isinstance(bounds, LogBounds) and bounds.end > window.start
