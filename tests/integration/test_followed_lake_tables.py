@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.operators.shared_log_lane import StreamLane
+from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests.support.lake_flow import LakeFlow
 from tests.support.lakes import Cluster
 from tests.support.operator_flow import writing
@@ -173,6 +174,9 @@ def test_a_late_window_is_refused_by_each_table(flow: LakeFlow, monkeypatch: pyt
         return publish(*arguments)
 
     monkeypatch.setattr(spark_write_shared_log, "publish_changes", hold)
+    # A lane that sleeps still has its session.
+    close, asleep = ConnectRunner.close, list[ConnectRunner]()
+    monkeypatch.setattr(ConnectRunner, "close", asleep.append)
     write_everything(flow, 1)
     assert flow.with_run("run 2").run()
     write_everything(flow, 2)
@@ -187,6 +191,8 @@ def test_a_late_window_is_refused_by_each_table(flow: LakeFlow, monkeypatch: pyt
     for late in held:
         publish(*late)
     assert flow.differs() == {}
+    for lane in asleep:
+        close(lane)
 
 
 @pytest.mark.statement("W4", "W6")

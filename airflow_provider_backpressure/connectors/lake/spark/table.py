@@ -323,7 +323,7 @@ def is_missing(error: Exception) -> bool:
     return any(sign in str(error) for sign in MISSING)
 
 
-def is_lost(error: PySparkException) -> bool:
+def is_lost(error: Exception) -> bool:
     """Whether the error says that the server is gone, or knows the session no more."""
     return any(sign in str(error) for sign in _LOST)
 

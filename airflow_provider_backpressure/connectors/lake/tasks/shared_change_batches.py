@@ -16,7 +16,7 @@ from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK
 from airflow_provider_backpressure.core.snapshot.errors_by_table import name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, StreamTable
 from airflow_provider_backpressure.spark.change_rows import SharedChanges
-from airflow_provider_backpressure.spark.postgres_to_spark_types import arrow_schema, carrier, declare_type
+from airflow_provider_backpressure.spark.column_types import arrow_schema, carrier, declare_type
 from airflow_provider_backpressure.spark.readers_and_writers import task_module
 
 TABLE = "backpressure_table"
