@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
-from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.operators import HydrateOperator, PlanSnapshotOperator, VerifyHydrationOperator
 from airflow_provider_backpressure.sinks import PostgresSink, SparkTableSink
@@ -199,5 +199,5 @@ def test_windows_of_changes_are_merged_by_applications(
 @pytest.mark.parametrize("submitted", ["memory"], indirect=True)
 def test_a_table_in_the_memory_of_one_application_is_refused(submitted: Submitted) -> None:
     """Each range is another application, which would not find the table that the plan has made."""
-    with pytest.raises(SinkRefused, match=r"^[\w.]* would be known to one application alone[^\n]*$"):
+    with pytest.raises(AirflowFailException, match=r"^[\w.]* would be known to one application alone[^\n]*$"):
         submitted.execute(PlanSnapshotOperator, consistency="static")
