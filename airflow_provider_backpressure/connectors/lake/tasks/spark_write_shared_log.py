@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
-from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
@@ -26,6 +25,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     name_window,
     note_of_mark,
 )
+from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     SparkTable,
     first_line,
@@ -281,7 +281,7 @@ def _translate_failures(name: str) -> Iterator[None]:
     """Let an error of a statement on one table be one that can name the table. A lost server is that of all tables."""
     try:
         yield
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         if is_lost(error):
             raise
         known = from_text(str(error))
