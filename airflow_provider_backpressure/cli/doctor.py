@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_backpressure.cli.canary import check_pages
 from airflow_provider_backpressure.cli.command import FAILED, command, print_rows
+from airflow_provider_backpressure.cli.login_leaks import check_pages
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration

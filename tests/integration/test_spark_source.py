@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from airflow_provider_backpressure.cli import canary
+from airflow_provider_backpressure.cli import login_leaks
 from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
@@ -398,15 +398,15 @@ def test_doctor_looks_for_logins_on_the_pages(catalogs: Catalogs, monkeypatch: p
     address = urlsplit(catalogs.url)
     place = {"conn_type": "spark_connect", "host": address.hostname, "port": address.port}
     monkeypatch.setenv("AIRFLOW_CONN_CATALOGS", json.dumps({**place, "extra": {"ui_url": catalogs.ui_url}}))
-    assert list(canary.check_pages("catalogs")) == [
-        f"A login that was sent with a job is on none of Spark's {len(canary.REST + canary.PAGES)} pages.",
+    assert list(login_leaks.check_pages("catalogs")) == [
+        f"A login that was sent with a job is on none of Spark's {len(login_leaks.REST + login_leaks.PAGES)} pages.",
         "They show no login of the catalogs books, erp, lake, spark_catalog.",
     ]
-    secret = canary.make_secret()
-    monkeypatch.setattr(canary, "make_secret", lambda: secret)
+    secret = login_leaks.make_secret()
+    monkeypatch.setattr(login_leaks, "make_secret", lambda: secret)
     catalogs.run(f"SELECT '{secret}' AS password")
     with pytest.raises(RunnerRefused, match=r"Spark shows the logins that jobs carry, on its pages .*sql"):
-        list(canary.check_pages("catalogs"))
+        list(login_leaks.check_pages("catalogs"))
 
 
 def read_pages(catalogs: Catalogs) -> dict[str, str]:

@@ -4,26 +4,22 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
-from airflow_provider_backpressure.core.connector_kinds import LARGE_WINDOWS, REPLAYED
+from airflow_provider_backpressure.core.config import Budget, Consistency
+from airflow_provider_backpressure.core.connector_kinds import LARGE_WINDOWS
 from airflow_provider_backpressure.core.ports import ChangeLog, SharedTableLog, SharesLog, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
-    Snapshot,
 )
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal
 from airflow_provider_backpressure.core.snapshot.spark_messages import (
     REPLAY,
-    WriteSpec,
 )
 from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
 from airflow_provider_backpressure.exceptions import (
     RESTART,
-    InvalidDeclaration,
     LedgerRefused,
-    SinkRefused,
     SourceRefused,
     SourceUnavailable,
 )
@@ -153,36 +149,6 @@ def windows_from(
         clears=None,
     )
     return following, windows
-
-
-def check_replayable(snapshot: Snapshot, write: WriteSpec, *, kind: str, mode: Mode, transformed: bool) -> None:
-    """Raise for every obstacle to replaying a log into a target. ``kind``: of the source."""
-    if all(write.kind != into for _, into in REPLAYED):
-        raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
-    if (kind.removesuffix(SUFFIX), write.kind) not in REPLAYED:
-        raise SinkRefused(
-            f"The log of {snapshot.source_identity} cannot be replayed into {write.fence} yet: changes of a {kind} "
-            f"table do not go into a {write.kind} sink. Follow it into PostgreSQL, or read it with "
-            "consistency='static'."
-        )
-    if mode is not Mode.UPSERT:
-        raise InvalidDeclaration(
-            f"consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', not {mode.value!r}."
-        )
-    if transformed:
-        raise InvalidDeclaration("consistency='catch_up' brings rows as they are: leave the transform out.")
-    if set(write.key) not in map(set, snapshot.log_keys):
-        keys = " or ".join(f"({', '.join(key)})" for key in snapshot.log_keys)
-        raise SourceRefused(
-            f"The log of {snapshot.source_identity} does not show which row of {write.fence} was deleted by "
-            f"({', '.join(write.key)}), by which that is upserted: upsert by {keys}."
-        )
-    empty = [column.name for column in snapshot.columns if column.name in write.key and column.nullable]
-    if empty:
-        raise SourceRefused(
-            f"The changes of {snapshot.source_identity} cannot be replayed: {', '.join(empty)} of the key may arrive "
-            "as NULL, by which no row is found."
-        )
 
 
 def server_of(identity: str) -> str:

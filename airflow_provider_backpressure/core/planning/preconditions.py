@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
-from airflow_provider_backpressure.core.connector_kinds import TYPED_AS_FILES
+from airflow_provider_backpressure.core.connector_kinds import REPLAYED, TYPED_AS_FILES
+from airflow_provider_backpressure.core.planning.catch_up_windows import SUFFIX
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range, list_submitted
 from airflow_provider_backpressure.core.ports.sink import FencesSlices, PlanRow, Sink
@@ -295,3 +296,33 @@ def tell_submitted(sink: Sink, ledger: LedgerReader) -> None:
     """Let a sink that fences slices one by one ask the ledger which of a plan's were submitted; others need nothing."""
     if isinstance(sink, FencesSlices):
         sink.tell_submitted(lambda plan_id: list_submitted(ledger, plan_id))
+
+
+def check_replayable(snapshot: Snapshot, write: WriteSpec, *, kind: str, mode: Mode, transformed: bool) -> None:
+    """Raise for every obstacle to replaying a log into a target. ``kind``: of the source."""
+    if all(write.kind != into for _, into in REPLAYED):
+        raise SinkRefused(f"No log can be replayed into {write.fence}: a {write.kind} sink does not take deletes.")
+    if (kind.removesuffix(SUFFIX), write.kind) not in REPLAYED:
+        raise SinkRefused(
+            f"The log of {snapshot.source_identity} cannot be replayed into {write.fence} yet: changes of a {kind} "
+            f"table do not go into a {write.kind} sink. Follow it into PostgreSQL, or read it with "
+            "consistency='static'."
+        )
+    if mode is not Mode.UPSERT:
+        raise InvalidDeclaration(
+            f"consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', not {mode.value!r}."
+        )
+    if transformed:
+        raise InvalidDeclaration("consistency='catch_up' brings rows as they are: leave the transform out.")
+    if set(write.key) not in map(set, snapshot.log_keys):
+        keys = " or ".join(f"({', '.join(key)})" for key in snapshot.log_keys)
+        raise SourceRefused(
+            f"The log of {snapshot.source_identity} does not show which row of {write.fence} was deleted by "
+            f"({', '.join(write.key)}), by which that is upserted: upsert by {keys}."
+        )
+    empty = [column.name for column in snapshot.columns if column.name in write.key and column.nullable]
+    if empty:
+        raise SourceRefused(
+            f"The changes of {snapshot.source_identity} cannot be replayed: {', '.join(empty)} of the key may arrive "
+            "as NULL, by which no row is found."
+        )

@@ -20,7 +20,7 @@ REGISTRIES = {
     "spark/readers_and_writers.py",
     # Commands that look into a database itself, and those that set up a ledger in one.
     "cli/arguments.py",
-    "cli/canary.py",
+    "cli/login_leaks.py",
     "cli/doctor.py",
     "cli/maintenance.py",
     "cli/setup.py",

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import NOWHERE
-from airflow_provider_backpressure.core.planning.catch_up_windows import check_replayable
+from airflow_provider_backpressure.core.planning.preconditions import check_replayable
 from airflow_provider_backpressure.core.snapshot.plan import Snapshot
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, WriteSpec
 from airflow_provider_backpressure.core.snapshot.topic_offsets import order_by_log

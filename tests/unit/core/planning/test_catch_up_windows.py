@@ -8,11 +8,11 @@ import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.planning.catch_up_windows import (
-    check_replayable,
     find_released_position,
     next_windows,
     stand,
 )
+from airflow_provider_backpressure.core.planning.preconditions import check_replayable
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.reconciliation.ranges_from_markers import BEYOND, Rebuilt
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, LogBounds, LogPosition

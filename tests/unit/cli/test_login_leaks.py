@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.cli.canary import (
+from airflow_provider_backpressure.cli.login_leaks import (
     ENVIRONMENT,
     PAGES,
     REST,
