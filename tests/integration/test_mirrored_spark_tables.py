@@ -285,12 +285,10 @@ def test_a_range_is_repaired_alone(mirrored: Mirrored, tmp_path: Path) -> None:
     mirrored.source(*CREATED)
     mirrored.go("first")
     mirrored.go("second")
-    mirrored.sql("UPDATE {t} SET code = 'wrong' WHERE id = 900")
-    for name in ("once", "twice"):
+    for _ in ("once", "twice"):
         with mirrored.composed.open(mirrored.runner) as ports:
             plan, ledger = ports.plan, ports.ledger
-            report = ports.verifier().verify(ledger.ranges(plan.plan_id), Verify.TARGET)
-            assert [each.seq for each in report.mismatches] == ([2] if name == "once" else [])
+            assert ports.verifier().verify(ledger.ranges(plan.plan_id), Verify.TARGET).equal
             repair(ledger, ports.source, ports.sink, plan, ledger.ranges(plan.plan_id)[2], who="me")
             ports.hydrator().run()
             assert set(ports.sink.markers(plan.plan_id)) == {"2.0"}
@@ -299,6 +297,17 @@ def test_a_range_is_repaired_alone(mirrored: Mirrored, tmp_path: Path) -> None:
             assert ports.verifier().verify(ledger.ranges(plan.plan_id), Verify.TARGET).equal
             ledger.finish(ports.hydration.id)
         assert mirrored.differs() == (0, 0)
+    mirrored.sql("UPDATE {t} SET code = 'wrong' WHERE id = 900")
+    with mirrored.composed.open(mirrored.runner) as ports:
+        plan, ledger = ports.plan, ports.ledger
+        report = ports.verifier().verify(ledger.ranges(plan.plan_id), Verify.TARGET)
+        assert [each.seq for each in report.mismatches] == [2]
+        repair(ledger, ports.source, ports.sink, plan, ledger.ranges(plan.plan_id)[2], who="me")
+        ports.hydrator().run()
+        # Others may have changed more than was found: a restart, or the next run, compares every range.
+        with pytest.raises(SinkRefused, match="Others have committed"):
+            Completion(plan=plan, ledger=ledger, sink=ports.sink).check()
+    assert mirrored.differs() == (0, 0)
     lost = replace(mirrored, composed=replace(mirrored.composed, ledger_url=new_ledger(tmp_path / "fresh.db")))
     assert lost.go("third").report.equal
     mirrored.source(*CHANGES)
