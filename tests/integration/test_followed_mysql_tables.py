@@ -90,6 +90,7 @@ def test_all_tables_equal_their_sources_at_one_frontier(in_turns: MySQLFlow, see
     assert flow.with_run("run 10").plan() is None
 
 
+@pytest.mark.long
 def test_ranges_and_windows_are_carried_out_by_spark(flow: MySQLFlow, connect: Server) -> None:
     flow = replace(flow, spark=int(connect.url.rpartition(":")[2].partition("/")[0]))
     assert flow.run()
@@ -187,6 +188,7 @@ def test_many_tables_cost_the_task_the_decoding_of_one(
 
 
 @pytest.mark.statement("W3")
+@pytest.mark.long
 def test_a_transaction_over_tables_is_seen_whole(flow: MySQLFlow) -> None:
     """W3: a reader in a loop sees the same sum over all tables at every instant, in the target as in the source."""
     flow.change(*(f"UPDATE {name} SET v = 100" for name in flow.names))
@@ -224,6 +226,7 @@ def test_a_transaction_over_tables_is_seen_whole(flow: MySQLFlow) -> None:
 
 
 @pytest.mark.statement("W6")
+@pytest.mark.long
 def test_a_table_joins_leaves_and_returns(flow: MySQLFlow) -> None:
     """W6: nothing is skipped, and rows that were deleted meanwhile are gone."""
     assert flow.run()

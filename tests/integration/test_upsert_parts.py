@@ -127,6 +127,7 @@ def test_change_events_are_cut_by_the_key_of_their_rows(stage: Stage, form: str,
 
 @pytest.mark.statement("X5")
 @pytest.mark.fault(15)
+@pytest.mark.long
 def test_a_bad_record_is_kept_aside_once(stage: Stage) -> None:  # noqa: F811
     """X5: although every part reads it; and one that only PostgreSQL refuses, by its part alone."""
     topic = stage.topic()
