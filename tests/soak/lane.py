@@ -23,7 +23,7 @@ from tests.support.kafka import ComposedKafka
 END, TURNS = "end", "turns.json"
 PAUSE = 1.0
 """Seconds between two runs: what is not there yet is not asked for without end."""
-ANEW = 300.0
+RESTART_SECONDS = 300.0
 """Seconds after which a table that is followed is read again from its beginning."""
 LAST_TRIES = 20
 """How often the last run of a hydration is tried, with nothing in its way any more."""
@@ -41,7 +41,7 @@ class Hydrated:
     errors: list[str] = field(default_factory=list)
     """Errors that a retry is meant to cure, each by its type."""
     _runner: ConnectRunner | None = None
-    _anew: float = field(default_factory=lambda: time.monotonic() + ANEW)
+    _restart_at: float = field(default_factory=lambda: time.monotonic() + RESTART_SECONDS)
 
     def once(self) -> bool:
         """Do what a run of the DAG does; whether it ended well."""
@@ -57,10 +57,10 @@ class Hydrated:
         return done
 
     def _plan(self, ports: Ports) -> Planned:
-        due = self.composed.consistency == "catch_up" and time.monotonic() > self._anew
+        due = self.composed.consistency == "catch_up" and time.monotonic() > self._restart_at
         planned = ports.planner().plan(restart=due)
         if due:
-            self._anew = time.monotonic() + ANEW
+            self._restart_at = time.monotonic() + RESTART_SECONDS
         return planned
 
     def close(self) -> None:

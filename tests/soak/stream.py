@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_provider_backpressure.exceptions import Transient
-from tests.soak.lane import ANEW, END, LAST_TRIES, PAUSE, TURNS
+from tests.soak.lane import END, LAST_TRIES, PAUSE, RESTART_SECONDS, TURNS
 from tests.support.operator_flow import OperatorFlow
 
 FLOW, NAME = "flow.json", "stream"
@@ -35,11 +35,11 @@ class StreamRuns:
     """Runs that ended well."""
     errors: list[str] = field(default_factory=list)
     """Errors that a retry or a later run is meant to cure, each by its type."""
-    _anew: float = field(default_factory=lambda: time.monotonic() + ANEW)
+    _restart_at: float = field(default_factory=lambda: time.monotonic() + RESTART_SECONDS)
 
     def run_once(self) -> bool:
         """Do what a run of the DAG does; whether it ended well."""
-        due = time.monotonic() > self._anew
+        due = time.monotonic() > self._restart_at
         flow = self.flow.with_run(f"run {time.time_ns()}", **({"backpressure": "restart"} if due else {}))
         try:
             tables = self._try(flow.plan)
@@ -50,7 +50,7 @@ class StreamRuns:
             log.warning("%s", error)
             return False
         if due:
-            self._anew = time.monotonic() + ANEW
+            self._restart_at = time.monotonic() + RESTART_SECONDS
         self.runs += 1
         return True
 

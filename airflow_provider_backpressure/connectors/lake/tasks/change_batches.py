@@ -7,6 +7,7 @@ from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from zlib import compress, decompress
 
 import numpy
@@ -96,6 +97,20 @@ class ChangeBatches:
                     waiting, size = [], 0
         if waiting:
             yield self._make_batch(waiting)
+
+    def describe(self, xids: Collection[int], read_at: str) -> dict[str, Any]:
+        """Return what is said of the changes behind them. ``xids``: of their transactions; ``read_at``: of the log."""
+        return {
+            "rows": self.total.rows,
+            "bytes": self.total.bytes,
+            "checksum": str(self.total),
+            "truncated": self.truncated,
+            "kept": sorted(self.kept),
+            "moved": self.moved,
+            "once": self.once,
+            "xids": pack_xids(xids if self.kept else ()),
+            "read_at": read_at,
+        }
 
     def _make_batch(self, rows: Sequence[bytes]) -> pyarrow.RecordBatch:
         schema, found = self.schema, split_changes(rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow
 
-from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OWN, ChangeBatches, pack_xids
+from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OWN, ChangeBatches
 from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK
 from airflow_provider_backpressure.core.snapshot.errors_by_table import name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, StreamTable
@@ -93,7 +93,7 @@ def read_batches(
             yield pyarrow.record_batch([*own, *shared.widen(number, batch), *more], schema=schema)
     changed = [number for number, each in enumerate(made) if each.total.rows]
     changes.await_visible(changed)
-    said = {number: _describe(made[number], changes.tables[number].xids) for number in changed}
+    said = {number: made[number].describe(changes.tables[number].xids, "") for number in changed}
     nothing = [pyarrow.nulls(1, field.type) for field in schema][:-2]
     last = [pyarrow.repeat(number_of_run, 1), pyarrow.array([json.dumps(said)], texts)]
     yield pyarrow.record_batch([*nothing, *last], schema=schema)
@@ -115,17 +115,3 @@ def _gather(changes: SharedChanges) -> Iterator[tuple[int, list[bytes]]]:
             yield from waiting.items()
             waiting, held = {}, 0
     yield from waiting.items()
-
-
-def _describe(made: ChangeBatches, xids: object) -> dict[str, object]:
-    return {
-        "rows": made.total.rows,
-        "bytes": made.total.bytes,
-        "checksum": str(made.total),
-        "truncated": made.truncated,
-        "kept": sorted(made.kept),
-        "moved": made.moved,
-        "once": made.once,
-        "xids": pack_xids(xids if made.kept else ()),  # type: ignore[arg-type]
-        "read_at": "",
-    }

@@ -23,7 +23,6 @@ from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     ASK,
     OP,
     ChangeBatches,
-    pack_xids,
     unpack_xids,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.spark_change_merge import UNKNOWN, ChangeFold, list_keys, quote
@@ -202,17 +201,7 @@ def _stamp(made: ChangeBatches, rows: Iterable[list[bytes]], changes: Changes) -
     for batch in made.read(rows):
         more = [pyarrow.repeat(run, batch.num_rows), pyarrow.nulls(batch.num_rows, pyarrow.string())]
         yield pyarrow.record_batch([*batch.columns, *more], schema=schema)
-    told = {
-        "rows": made.total.rows,
-        "bytes": made.total.bytes,
-        "checksum": str(made.total),
-        "truncated": made.truncated,
-        "kept": sorted(made.kept),
-        "moved": made.moved,
-        "once": made.once,
-        "xids": pack_xids(changes.xids if made.kept else ()),
-        "read_at": changes.read_at,
-    }
+    told = made.describe(changes.xids, changes.read_at)
     nothing = [pyarrow.nulls(1, each.type) for each in made.schema]
     end = pyarrow.array([json.dumps(told)], pyarrow.string())
     yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], schema=schema)
