@@ -199,10 +199,9 @@ class Fold:
             self._run("ANALYZE {changes}")
             self._follow_moves(emptied=emptied)
         self._run(
-            "CREATE TEMP TABLE {last} ON COMMIT DROP AS SELECT DISTINCT ON ({key}) *,"
-            " op = {move} AND kept IS NOT NULL AS lost FROM {changes} ORDER BY {key}, seq DESC"
+            "CREATE TEMP TABLE {last} ON COMMIT DROP AS SELECT DISTINCT ON ({bytes}) *,"
+            " op = {move} AND kept IS NOT NULL AS lost FROM {changes} ORDER BY {bytes}, seq DESC"
         )
-        self._run("ANALYZE {last}")
         for number in kept:
             self._fill_in(number)
         self._write("DELETE FROM {target} AS t USING {last} AS l WHERE l.op = {delete} AND {same}")
@@ -310,6 +309,8 @@ class Fold:
             "last": self._temporary("last"),
             "target": sql.SQL(self.write.target),
             "key": sql.SQL(", ").join(_column(number) for number in self._key),
+            # Equal texts have equal bytes, and those are compared the fastest.
+            "bytes": sql.SQL(", ").join(sql.SQL('{} COLLATE "C"').format(_column(number)) for number in self._key),
             "old": sql.SQL(", ").join(self._old_key()),
             "same": sql.SQL(" AND ").join(
                 sql.SQL("t.{} = {}").format(self._name(number), self._value(number)) for number in self._key

@@ -49,6 +49,8 @@ VISIBLE_SECONDS = 60.0
 AGAIN_ROWS = 1000
 BATCH_MESSAGES, BATCH_BYTES = 1000, 2**20
 """Messages from which on they are decoded together, and their bytes: messages of wide rows are not gathered."""
+MOST_BATCHES = 8
+"""So many are gathered at once where many tables share a log."""
 TEXT = "text"
 _PAYLOAD = 6
 """Bytes before the only field of a row of COPY: the number of fields, and its length."""
@@ -309,7 +311,9 @@ class StreamChanges:
         first = self.tables[0]
         decoders = first.open_decoders(self.tables, [partial(name_table, spec) for spec in self._specs])
         splitter = TableSplitter([NamedDecoder(*each) for each in zip(decoders, self._specs, strict=True)])
-        for messages in first.messages():
+        # So many that those of each table are enough to be decoded together.
+        share = min(len(self.tables), MOST_BATCHES)
+        for messages in _join(first.messages(), share):
             yield from splitter.rows(messages)
 
     def await_visible(self, numbers: Collection[int]) -> None:
@@ -347,22 +351,22 @@ def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
     """Yield what a COPY of one column of bytes holds."""
     first = True
     for messages in SOURCE.translate_blocks(stream, source):
-        found: list[bytes] = []
-        for message in messages:
-            row: Buffer = without_header(message) if first else message
+        if first:
+            messages[0] = memoryview(without_header(messages[0]))
             first = False
-            if len(row) > _PAYLOAD:
-                found.append(bytes(row[_PAYLOAD:]))
-        yield found
+        yield [bytes(row[_PAYLOAD:]) for row in messages if len(row) > _PAYLOAD]
 
 
-def _join(messages: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield messages in lists of at least :data:`BATCH_MESSAGES`, or of :data:`BATCH_BYTES`, but for the last one."""
+def _join(messages: Iterable[list[bytes]], batches: int = 1) -> Iterator[list[bytes]]:
+    """Yield messages in lists of at least :data:`BATCH_MESSAGES`, or of :data:`BATCH_BYTES`, but for the last one.
+
+    ``batches``: how many of them make one list.
+    """
     waiting, size = list[bytes](), 0
     for some in messages:
         waiting += some
         size += sum(map(len, some))
-        if len(waiting) >= BATCH_MESSAGES or size >= BATCH_BYTES:
+        if len(waiting) >= BATCH_MESSAGES * batches or size >= BATCH_BYTES * batches:
             yield waiting
             waiting, size = [], 0
     if waiting:

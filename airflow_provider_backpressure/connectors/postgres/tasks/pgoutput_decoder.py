@@ -23,6 +23,7 @@ Type = tuple[int, int]
 _BEGIN, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BRIUDT"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _OLD_KEY, _NEW = b"KN"
+_ONE_ROW, _OF_ONE_TABLE = (_INSERT, _DELETE), (_INSERT, _UPDATE, _DELETE)
 _OWN_FIELDS = 3
 """Fields of a change before the old key: its number, what was done, what it keeps."""
 
@@ -83,7 +84,7 @@ class Decoder:
         plain, common = list[bytes](), None
         for body in messages:
             kind = body[0]
-            if self._within and (kind == _INSERT or (kind == _UPDATE and body[5] == _NEW)):
+            if self._within and (kind in _ONE_ROW or (kind == _UPDATE and body[5] == _NEW)):
                 layout = self._find_layout(body)
                 if layout is not None:
                     if layout is not common:
@@ -97,37 +98,37 @@ class Decoder:
                     self.xids.append(xid)
             elif kind == _RELATION:
                 self._learn(body)
-            elif self._within and kind in (_UPDATE, _DELETE, _TRUNCATE):
+            elif self._within and kind in (_UPDATE, _TRUNCATE):
                 self._add_plain(common, plain, rows)
                 plain, common = [], None
-                self._add(kind, body, rows)
+                if kind == _TRUNCATE:
+                    self._truncate(body, rows)
+                elif (layout := self._find_layout(body)) is not None:
+                    self._update(layout, body, rows)
         self._add_plain(common, plain, rows)
         return rows
 
-    def _add(self, kind: int, body: bytes, rows: list[bytes]) -> None:
-        """Add what another message than an insert, or an update that keeps its key, does."""
-        if kind == _TRUNCATE:
-            self._truncate(body, rows)
-        elif (layout := self._find_layout(body)) is None:
-            return
-        elif kind == _UPDATE:
-            self._update(layout, body, rows)
-        else:
-            rows.append(self._encode_delete(self._match_fields(layout, fields(body, 6)[0])))
-
     def _add_plain(self, layout: Layout | None, messages: Sequence[bytes], rows: list[bytes]) -> None:
-        """Add inserts and updates of a table, all at once where none of them leaves out a value."""
+        """Add messages of one row of a table each, all at once where none of them leaves out a value."""
         if layout is None:
             return
         if len(messages) > FEW:
             beginning = head(0, UPSERT, self._fields)
-            first, places = self._made + 1, layout.places
-            found = encode_plain(messages, places, first=first, head=beginning, nothing=self._nothing_kept)
+            found = encode_plain(
+                messages,
+                layout.places,
+                first=self._made + 1,
+                head=beginning,
+                nothing=self._nothing_kept,
+                key=self._key,
+            )
             if found is not None:
                 self._made += len(found)
                 rows += found
                 return
-        rows += (self._row(UPSERT, self._match_fields(layout, fields(body, 6)[0])) for body in messages)
+        for body in messages:
+            values = self._match_fields(layout, fields(body, 6)[0])
+            rows.append(self._encode_delete(values) if body[0] == _DELETE else self._row(UPSERT, values))
 
     def _find_layout(self, body: bytes) -> Layout | None:
         """Return the layout of a message's table, ``None`` for another one; ``SourceRefused`` for ours as another."""
@@ -176,7 +177,7 @@ class Decoder:
         return found if layout.plain else [NULL if place is None else found[place] for place in layout.places]
 
     def _truncate(self, body: bytes, rows: list[bytes]) -> None:
-        if any(self._layouts[table] is not None for table in _list_truncated(body)):
+        if any(self._layouts[int.from_bytes(table, "big")] is not None for table in _list_truncated(body)):
             rows.append(self._row(TRUNCATE, [NULL] * len(self._columns)))
 
     def _learn(self, body: bytes) -> None:
@@ -259,56 +260,55 @@ class TableSplitter:
     def __init__(self, decoders: Sequence[TableDecoder]) -> None:
         """Begin before the first message."""
         self._decoders = decoders
-        self._owners: dict[int, list[int]] = {}
-        """Places of the decoders of each table."""
+        self._owners: dict[bytes, list[int]] = {}
+        """Places of the decoders of each table, by its number."""
         self._begin = b""
         self._begun: set[int] = set()
         """Places of the decoders that have got the beginning of this transaction."""
 
     def rows(self, messages: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
         """Yield the changes in the next messages with the place of their decoder, those of a table in one piece."""
-        parts: dict[int, list[bytes]] = {}
+        parts: list[list[bytes]] = [[] for _ in self._decoders]
+        owners, begun = self._owners, self._begun
         for body in messages:
             kind = body[0]
-            if kind == _BEGIN:
+            if kind in _OF_ONE_TABLE:
+                for place in owners[body[1:5]]:
+                    if place not in begun:
+                        begun.add(place)
+                        parts[place].append(self._begin)
+                    parts[place].append(body)
+            elif kind == _BEGIN:
                 self._begin = body
-                self._begun.clear()
+                begun.clear()
             elif kind == _RELATION:
                 # A table may have other columns from here on: what came before is decoded by the old ones.
                 yield from self._decode(parts)
                 self._learn(body)
-            elif kind in (_INSERT, _UPDATE, _DELETE):
-                self._pass_to(body, self._owners[int.from_bytes(body[1:5], "big")], parts)
             elif kind == _TRUNCATE:
-                owners = {place for number in _list_truncated(body) for place in self._owners[number]}
-                self._pass_to(body, sorted(owners), parts)
+                truncated = {place for number in _list_truncated(body) for place in owners[number]}
+                for place in sorted(truncated):
+                    parts[place] += [body] if place in begun else [self._begin, body]
+                begun |= truncated
         yield from self._decode(parts)
 
-    def _decode(self, parts: dict[int, list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-        for place, some in parts.items():
-            if rows := self._decoders[place].rows(some):
+    def _decode(self, parts: list[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+        for place, some in enumerate(parts):
+            if some and (rows := self._decoders[place].rows(some)):
                 yield place, rows
-        parts.clear()
+            parts[place] = []
 
     def _learn(self, body: bytes) -> None:
         number = int.from_bytes(body[1:5], "big")
         for decoder in self._decoders:
             decoder.rows([body])
-        self._owners[number] = [place for place, each in enumerate(self._decoders) if each.has_table(number)]
-
-    def _pass_to(self, body: bytes, owners: Iterable[int], parts: dict[int, list[bytes]]) -> None:
-        for place in owners:
-            some = parts.setdefault(place, [])
-            if place not in self._begun:
-                self._begun.add(place)
-                some.append(self._begin)
-            some.append(body)
+        self._owners[body[1:5]] = [place for place, each in enumerate(self._decoders) if each.has_table(number)]
 
 
-def _list_truncated(body: bytes) -> list[int]:
-    """Return the numbers of the tables that a message says were truncated."""
+def _list_truncated(body: bytes) -> list[bytes]:
+    """Return the numbers of the tables that a message says were truncated, as they stand there."""
     number = int.from_bytes(body[1:5], "big")
-    return [int.from_bytes(body[at : at + 4], "big") for at in range(6, 6 + 4 * number, 4)]
+    return [body[at : at + 4] for at in range(6, 6 + 4 * number, 4)]
 
 
 def fields(body: bytes, at: int) -> tuple[list[Field], int]:

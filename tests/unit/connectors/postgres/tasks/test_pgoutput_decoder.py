@@ -107,10 +107,11 @@ def test_many_messages_at_once_are_what_they_are_one_by_one(
         else:
             left_out = {"doc": KEPT} if chance < 0.4 else {}
             told = row(*({**values, **left_out}[name] for name, _ in names))
-            messages.append(of(random.choice([b"I", b"U"]), b"N" + told))
+            messages.append(random.choice([of(b"I", b"N" + told), of(b"U", b"N" + told), of(b"D", b"O" + told)]))
     single, at_once = decoder(*columns), decoder(*columns)
     wanted = [each for message in messages for each in single.rows([message])]
-    assert at_once.rows(messages) == wanted
+    parts = (messages[at : at + 250] for at in range(0, len(messages), 250))
+    assert [each for part in parts for each in at_once.rows(part)] == wanted
     assert list(at_once.xids) == list(single.xids)
     assert len(wanted) > 3000
     assert set(together) == {True, False}
