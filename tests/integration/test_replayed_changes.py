@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from airflow_provider_backpressure.cli.doctor import postgres_slots
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
@@ -424,6 +425,22 @@ def test_kept_log_is_seen_by_its_signals_and_orphaned_slots_by_doctor(make: Make
     assert "of log for its hydration" in finding
     with pytest.raises(SourceRefused, match=f"pg_drop_replication_slot\\('{table.log.stream}'\\)"):
         list(postgres_slots(table.database, set()))
+
+
+def test_a_large_transaction_is_decoded_in_memory(make: Make) -> None:
+    """Whatever the server gives its other readers: by its own limit it writes the transaction to its disk."""
+    table = make()
+    own = "SELECT spill_txns FROM pg_stat_get_replication_slot(%s)"
+    with connected(table.database, autocommit=True) as connection:
+        (user,) = connection.execute("SELECT current_user::text").fetchone() or ("",)
+        connection.execute(sql.SQL("ALTER ROLE {} SET logical_decoding_work_mem = '64kB'").format(sql.Identifier(user)))
+        try:
+            table.source("INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 5000) g")
+            assert table.replay() == 5000
+            assert table.differs() == (0, 0)
+            assert connection.execute(own, (table.log.stream,)).fetchone() == (0,)
+        finally:
+            connection.execute(sql.SQL("ALTER ROLE {} RESET logical_decoding_work_mem").format(sql.Identifier(user)))
 
 
 @pytest.mark.long

@@ -183,6 +183,8 @@ class Reading:
     """Row security that would hide rows is an error."""
     columns: tuple[Column, ...] = ()
     """What the statement has to give, as far as a type is PostgreSQL's own; empty where anything will do."""
+    before: str = ""
+    """A statement that is run first, such as one for the session's settings."""
 
     @classmethod
     def from_slice(cls, read: ReadSpec, piece: Slice, name: str) -> "Reading":
@@ -222,6 +224,8 @@ def open_copy_out(
         with SOURCE.translate_errors(source):
             if what.name.startswith("bp-read:"):
                 end_attempts(connection, what.name, below=int(what.name.rpartition(":")[2]))
+            if what.before:
+                connection.execute(what.before.encode())
             _enter(connection, what)
             _check_columns(connection, what)
             if wrap is None and what.compared:
