@@ -306,7 +306,7 @@ class TableSplitter:
 
 
 def _list_truncated(body: bytes) -> list[bytes]:
-    """Return the numbers of the tables that a message says were truncated, as they stand there."""
+    """Return the numbers of the tables that a message says were truncated, as their bytes."""
     number = int.from_bytes(body[1:5], "big")
     return [body[at : at + 4] for at in range(6, 6 + 4 * number, 4)]
 
