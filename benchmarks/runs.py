@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.verification.completeness_check import Completion
-from airflow_provider_backpressure.core.verification.report import Report
+from airflow_provider_backpressure.core.verification.mismatch_report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.sinks import PostgresSink

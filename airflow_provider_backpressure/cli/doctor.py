@@ -13,7 +13,7 @@ from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.planning.catch_up_windows import SUFFIX
-from airflow_provider_backpressure.core.planning.preconditions import NEEDED_MODULES, check_modules
+from airflow_provider_backpressure.core.planning.executor_packages import NEEDED_MODULES, check_modules
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column, ReadSpec
 from airflow_provider_backpressure.exceptions import (

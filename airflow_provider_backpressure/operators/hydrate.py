@@ -26,6 +26,7 @@ from airflow_provider_backpressure.hooks.hydration_session import HydrationSessi
 from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 from airflow_provider_backpressure.hooks.spark_and_yarn import memory_url
 from airflow_provider_backpressure.openlineage import Lineage
+from airflow_provider_backpressure.operators.failed_tables import check_failed
 from airflow_provider_backpressure.operators.lane_progress import (
     ENDED,
     LaneClock,
@@ -172,7 +173,7 @@ class HydrateOperator(TransformTask):
             found, waits, windows = self._drain_lane(context, lane, stream, planned)
             if not waits:
                 total = len(planned.ids) + len(planned.failed)
-                tables.check(found.failed, total=total, before={**planned.failed, **lane.failed})
+                check_failed(found.failed, total=total, before={**planned.failed, **lane.failed})
         if waits:
             self.wait_deferred_for(waits)
         committed = sum(result.committed for result in found.done.values())

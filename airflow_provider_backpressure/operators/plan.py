@@ -21,6 +21,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
+from airflow_provider_backpressure.operators.failed_tables import check_failed
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.several_tables import (
     KEY,
@@ -225,7 +226,7 @@ class PlanSnapshotOperator(TransformTask):
                 "up_to_date": len(found.done) - len(planned),
             }
             self.log.info("Of %s tables %s were planned by now: %s.", len(every), len(result.ids), facts)
-            tables.check(failed, total=len(every) + len(stuck), before={})
+            check_failed(failed, total=len(every) + len(stuck), before={})
             if not result.ids:
                 raise AirflowSkipException(f"Nothing is left to do for {len(every)} tables; each has its line above.")
             return facts

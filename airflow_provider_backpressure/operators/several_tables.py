@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from airflow.sdk import Context
 
-from airflow_provider_backpressure.airflow_compat import AirflowFailException
 from airflow_provider_backpressure.base_operator import HydrationTask, airflow_errors, failure_of
 from airflow_provider_backpressure.connectors.postgres.identifiers import quote_if_needed
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
@@ -16,11 +15,9 @@ from airflow_provider_backpressure.core.monitoring.heartbeat import beat_for
 from airflow_provider_backpressure.core.monitoring.source_observer import nobodys_error
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, match_tables, placeholder, targets
 from airflow_provider_backpressure.exceptions import (
-    BackpressureError,
     InvalidDeclaration,
     LedgerUnavailable,
     SourceRefused,
-    TablesFailed,
     Terminal,
 )
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession, SharedPorts
@@ -35,8 +32,6 @@ GONE = (
 OBSERVED_AFTER = 10.0
 """Seconds after which one of several tables is observed: most of many are done before anything has to be said of them.
 """
-NAMED = 20
-"""Most tables that are named in the error; the log has them all."""
 
 
 class TablePair(NamedTuple):
@@ -241,32 +236,6 @@ class TableSet:
         """Write into the log what became of a table."""
         if isinstance(result, Exception):
             self.task.log.error("%s has failed: %s", pair.table, failure_of(result), exc_info=_unknown(result))
-
-    def check(
-        self,
-        failed: Mapping[TablePair, Exception],
-        *,
-        total: int,
-        before: Mapping[str, str],
-        log: BackpressureError | None = None,
-    ) -> None:
-        """Raise where tables have failed, here or in a task ``before`` this one; the error names each with its cause.
-
-        The task is tried again only where that may help one of its own. ``log``: why the log that they share could not
-        be ended, which is named beside them.
-        """
-        causes = {**before, **{pair.table: failure_of(error) for pair, error in failed.items()}}
-        if not causes:
-            if log is not None:
-                raise log
-            return
-        lines = [f"{table}: {cause}" for table, cause in sorted(causes.items())]
-        more = [f"and {len(lines) - NAMED} more, which the log names"] if len(lines) > NAMED else []
-        shared = [] if log is None else [f"the log that tables share: {failure_of(log)}"]
-        sentence = "\n- ".join([f"{len(causes)} of {total} tables have failed:", *lines[:NAMED], *more, *shared])
-        if all(isinstance(error, Terminal) for error in (*failed.values(), *([] if log is None else [log]))):
-            raise AirflowFailException(sentence)
-        raise TablesFailed(sentence)
 
 
 def _same_places(one: Declaration, other: Declaration) -> bool:

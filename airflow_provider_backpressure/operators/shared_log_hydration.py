@@ -23,8 +23,8 @@ from airflow_provider_backpressure.core.planning.shared_log_windows import (
     check_followed_by,
 )
 from airflow_provider_backpressure.core.ports.sink import Sink
-from airflow_provider_backpressure.core.snapshot.errors_by_table import find_refused
 from airflow_provider_backpressure.core.snapshot.plan import Plan
+from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import find_refused
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     InvalidDeclaration,

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.progress.displayed_state import State, d
 from airflow_provider_backpressure.core.progress.rates_and_eta import rows_received
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.verification.report import Report
+from airflow_provider_backpressure.core.verification.mismatch_report import Report, mismatch_sentence
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
@@ -31,6 +31,7 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.openlineage import Lineage
+from airflow_provider_backpressure.operators.failed_tables import check_failed
 from airflow_provider_backpressure.operators.several_tables import (
     OBSERVED_AFTER,
     PlannedTables,
@@ -40,9 +41,6 @@ from airflow_provider_backpressure.operators.several_tables import (
     open_tables,
 )
 from airflow_provider_backpressure.operators.shared_log_hydration import TableStream, as_stream, check_member
-
-NAMED = 20
-"""Most ranges that are named in the error; the log has them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +147,7 @@ class VerifyHydrationOperator(HydrationTask):
             )
             found = pool.run(planned.ids)
             ended = self._end_log(stream, log, found.failed) if stream is not None and lost is None else None
-            tables.check(found.failed, total=len(planned.ids) + len(planned.failed), before=planned.failed, log=ended)
+            check_failed(found.failed, total=len(planned.ids) + len(planned.failed), before=planned.failed, log=ended)
             facts = {pair: verified.facts for pair, verified in found.done.items()}
             for declared, extra in ((tables.declare(pair), facts[pair]) for pair in planned.ids):
                 self._tell(context, hydration_asset(declared.source, declared.sink), extra)
@@ -274,15 +272,3 @@ def as_verify(verify: str | bool) -> Verify:
         return Verify(verify)
     except ValueError as error:
         raise InvalidDeclaration(f"verify must be one of {', '.join(Verify)}, not {verify!r}.") from error
-
-
-def mismatch_sentence(report: Report) -> str:
-    """Return the error's sentence; it names the ranges, where any differs by itself."""
-    numbers = [str(mismatch.seq) for mismatch in report.mismatches if mismatch.seq >= 0]
-    if not numbers:
-        return f"The target differs: {report.mismatches[0].sentence}."
-    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
-    return (
-        f"{len(numbers)} of {report.ranges} ranges differ: {', '.join(numbers[:NAMED])}{more}; "
-        f"the first: {report.mismatches[0].sentence}."
-    )

@@ -1,4 +1,4 @@
-"""What goes to Spark: our own code, as a zip file for applications or with each job, and settings of the session."""
+"""What goes to Spark of our own code: as a zip file for applications, or with each job."""
 
 import hashlib
 import importlib
@@ -36,19 +36,6 @@ JOB = "airflow_provider_backpressure.spark.job"
 PROBE = "airflow_provider_backpressure.spark.task"
 ABOARD = "airflow_provider_backpressure.spark.code_loading"
 """Named, not imported: what runs in Spark is shipped there."""
-SETTINGS = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-}
-"""Of each session, whatever the server is set to. Wide rows would be handed to a task 64 MiB at a time. A MERGE that
-passes over a file would leave out its rows for good. Delta's files would lose microseconds, or have old dates in the
-Julian calendar, which only Spark reads back."""
-TIME_ZONE = "spark.sql.session.timeZone"
-"""Setting of a session that a transform's days and hours go by."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

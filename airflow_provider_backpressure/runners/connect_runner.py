@@ -37,8 +37,6 @@ from airflow_provider_backpressure.runners.code_shipping import (
     ABOARD,
     JOB,
     PROBE,
-    SETTINGS,
-    TIME_ZONE,
     cargo,
     module,
     package_cargo,
@@ -46,6 +44,7 @@ from airflow_provider_backpressure.runners.code_shipping import (
 from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tag_jobs
 from airflow_provider_backpressure.runners.error_messages import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
+from airflow_provider_backpressure.runners.session_settings import CONNECT_SETTINGS, TIME_ZONE
 from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
 from airflow_provider_backpressure.runners.tried_versions import warn_untried
 
@@ -57,9 +56,6 @@ SLOTS_SECONDS = 15.0
 """Seconds after which the cluster's slots are counted again."""
 MAX_JOBS = 256
 """Most jobs in flight from one process; the gate admits far fewer."""
-UNKEPT = {"spark.connect.session.planCache.enabled": "false"}
-"""No plan is asked for twice, and each holds all of our code. Spark would keep sixteen of them for each session, for as
-long as it lives, and that of a killed lane lives for another hour."""
 
 
 class SharedRange(NamedTuple):
@@ -299,7 +295,7 @@ class ConnectRunner:
             if self._session is None:
                 session = self._address.begin(self.session_id)
                 try:
-                    for name, value in (SETTINGS | UNKEPT).items():
+                    for name, value in CONNECT_SETTINGS.items():
                         session.conf.set(name, value)
                 except PySparkException:
                     session.client.close()

@@ -21,6 +21,7 @@ from airflow_provider_backpressure.core.snapshot.application_request import Requ
 from airflow_provider_backpressure.exceptions import RunnerRefused
 from airflow_provider_backpressure.runners import code_shipping as shipment
 from airflow_provider_backpressure.runners.executor_memory import DRIVER_PYTHON, PYTHON, Target, safe
+from airflow_provider_backpressure.runners.session_settings import APPLICATION_SETTINGS, TIME_ZONE
 
 APPLICATION = "range_job.py"
 PATIENCE = 5.0
@@ -151,13 +152,6 @@ def private(path: Path, text: str) -> Path:
 
 
 JOBS = "airflow_provider_backpressure.spark_jobs"
-DEFAULTS = {
-    **shipment.SETTINGS,
-    "spark.log.level": "WARN",
-    "spark.port.maxRetries": "64",
-    "spark.ui.showConsoleProgress": "false",
-}
-"""Properties of every application, where the connection sets none. Several run on a host, each with a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +205,8 @@ def prepare_application(
         ),
         files=() if here else (str(sent), *_split_list(target.conf.get("spark.files"))),
         conf={
-            **DEFAULTS,
-            **({shipment.TIME_ZONE: request.zone} if request.zone else {}),
+            **APPLICATION_SETTINGS,
+            **({TIME_ZONE: request.zone} if request.zone else {}),
             **_own(target, folder, here=here),
             **target.conf,
             **target.marks(name),

@@ -35,13 +35,13 @@ from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import RunnerRefused, from_text
 from airflow_provider_backpressure.spark.change_rows import log_reader
 from airflow_provider_backpressure.spark.column_types import carrier, postgres_type
-from airflow_provider_backpressure.spark.range_views import refuse_views
 from airflow_provider_backpressure.spark.readers_and_writers import (
     SPARK_READ,
     reader,
     task_module,
     writer,
 )
+from airflow_provider_backpressure.spark.refused_views import refuse_views
 from airflow_provider_backpressure.spark.stream_end import END, append_end, hidden_columns
 from airflow_provider_backpressure.spark.task import RESULT, map_batches, measure, outcome, report_errors
 

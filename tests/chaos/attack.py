@@ -28,6 +28,7 @@ from airflow_provider_backpressure.core.planning.plan_result import Planned, Ver
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec
 from airflow_provider_backpressure.core.verification.completeness_check import Completion
+from airflow_provider_backpressure.core.verification.mismatch_report import mismatch_sentence
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
@@ -39,7 +40,6 @@ from airflow_provider_backpressure.exceptions import (
     VerificationFailed,
     WorkerLost,
 )
-from airflow_provider_backpressure.operators.verify import mismatch_sentence
 from tests.chaos.subjects.subject import Different, Subject
 from tests.support.composed import Ports
 from tests.support.local_runner import LocalRunner

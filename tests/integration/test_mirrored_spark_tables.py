@@ -23,7 +23,7 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.verification.completeness_check import Completion
-from airflow_provider_backpressure.core.verification.report import Report
+from airflow_provider_backpressure.core.verification.mismatch_report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused, SourceRefused
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner

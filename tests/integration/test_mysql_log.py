@@ -14,9 +14,10 @@ from uuid import uuid4
 import pymysql
 import pytest
 
-from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import CODECS, charsets
+from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import CODECS, charsets
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
-from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog
+from airflow_provider_backpressure.connectors.mysql.connect import Session
+from airflow_provider_backpressure.connectors.mysql.source import prepared_transactions
 from airflow_provider_backpressure.connectors.mysql.tasks import changes as mysql_log
 from airflow_provider_backpressure.connectors.mysql.tasks.read import read as read_rows
 from airflow_provider_backpressure.core.config import Consistency
@@ -311,7 +312,9 @@ def test_the_log_begins_behind_prepared_xa_transactions(
         for each in ("XA START 'y'", "INSERT INTO t VALUES (1)", "XA END 'y'", "XA PREPARE 'y'"):
             cursor.execute(each)
         try:
-            monkeypatch.setattr("airflow_provider_backpressure.connectors.mysql.source.change_log.XA_SECONDS", 0.2)
+            monkeypatch.setattr(
+                "airflow_provider_backpressure.connectors.mysql.source.prepared_transactions.XA_SECONDS", 0.2
+            )
             with pytest.raises(SourceUnavailable, match=r"XA transactions .*XA RECOVER"):
                 Followed(mysql_database)
         finally:
@@ -388,15 +391,15 @@ def test_the_commit_of_an_xa_transaction_that_was_waited_for_is_seen_by_every_ra
     """X6: it stands in the first window without its rows, and a server that does not have it yet is not read."""
     run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
     with prepared(mysql_database, "t") as cursor:
-        list_prepared = MySQLLog._list_prepared
+        list_prepared = prepared_transactions.list_prepared
 
-        def commit_once_listed(log: MySQLLog) -> set[tuple[str, ...]]:
-            found = list_prepared(log)
+        def commit_once_listed(opened: Session) -> set[tuple[str, ...]]:
+            found = list_prepared(opened)
             if found:
                 cursor.execute("XA COMMIT 'z'")
             return found
 
-        monkeypatch.setattr(MySQLLog, "_list_prepared", commit_once_listed)
+        monkeypatch.setattr(prepared_transactions, "list_prepared", commit_once_listed)
         with following(mysql_database) as followed:
             start = Place.from_position(followed.start)
             assert start.required.count == start.gtids.count + 1
@@ -410,7 +413,7 @@ def test_an_xa_transaction_that_was_prepared_unseen_before_the_log_began_stops_a
 ) -> None:
     """X6: the server may list it a moment after its transaction number is known."""
     run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
-    monkeypatch.setattr(MySQLLog, "_list_prepared", lambda self: set())
+    monkeypatch.setattr(prepared_transactions, "list_prepared", lambda opened: set())
     with prepared(mysql_database, "t") as cursor, following(mysql_database) as followed:
         cursor.execute("XA COMMIT 'z'")
         with pytest.raises(SourceRefused, match=r"commits the XA transaction X'7a',X'',1, which was prepared before"):

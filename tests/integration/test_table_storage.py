@@ -19,7 +19,7 @@ from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.table_storage import check_kept, find_exchanged
+from airflow_provider_backpressure.core.snapshot.table_alterations import check_kept, find_exchanged
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import PostgresSource

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.connectors.postgres.source.comparison_snapsho
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.verification import followed_table_comparison as followed_module
-from airflow_provider_backpressure.core.verification.report import Report
+from airflow_provider_backpressure.core.verification.mismatch_report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost
 from dev.services import Services

@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.ports.ledger import every_range
 from airflow_provider_backpressure.core.snapshot.plan import Plan
-from airflow_provider_backpressure.core.verification.report import Report
+from airflow_provider_backpressure.core.verification.mismatch_report import Report
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, SinkUnavailable, TablesFailed
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Row, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import PlanOutdated, SourceUnavailable
 
 LOCK_SECONDS = 30

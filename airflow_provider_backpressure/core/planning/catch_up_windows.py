@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWind
 from airflow_provider_backpressure.core.snapshot.spark_messages import (
     REPLAY,
 )
-from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
+from airflow_provider_backpressure.core.snapshot.table_alterations import check_kept
 from airflow_provider_backpressure.exceptions import (
     RESTART,
     LedgerRefused,

@@ -53,7 +53,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.replay_window import number_windows
 from airflow_provider_backpressure.core.snapshot.schema_change import SchemaChange
 from airflow_provider_backpressure.core.snapshot.spark_messages import keep_zone
-from airflow_provider_backpressure.core.snapshot.table_storage import check_added
+from airflow_provider_backpressure.core.snapshot.table_alterations import check_added
 from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerUnavailable, SnapshotLost
 

@@ -7,18 +7,17 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.connector_kinds import REPLAYED, TYPED_AS_FILES
 from airflow_provider_backpressure.core.planning.catch_up_windows import SUFFIX
-from airflow_provider_backpressure.core.ports import ExecutorEnvironment, Source
+from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader, every_range, list_submitted
 from airflow_provider_backpressure.core.ports.sink import FencesSlices, PlanRow, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, FileBounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
-from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Substitute, WriteSpec
-from airflow_provider_backpressure.core.snapshot.table_storage import find_exchanged
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, WriteSpec
+from airflow_provider_backpressure.core.snapshot.table_alterations import find_exchanged
 from airflow_provider_backpressure.exceptions import (
     RESTART,
     InvalidDeclaration,
     LedgerRefused,
-    RunnerRefused,
     SinkRefused,
     SourceRefused,
 )
@@ -41,35 +40,6 @@ _OTHER_ORDER = re.compile(r"numeric(?!\(([12]?\d|3[0-8]),\d+\)).*|bytea|characte
 """Types whose values files keep as text or bytes that are not ordered as a server orders the values."""
 _BY_BYTES = re.compile(r"C|libc C\.utf-?8( .*)?|.+_bin", re.IGNORECASE)
 """Collations of PostgreSQL and MySQL that order text as its bytes in UTF-8 are ordered, which is the order in files."""
-NEEDED_MODULES = ("numpy", "pyarrow", "xxhash")
-"""What every task imports on the executors."""
-
-
-def find_substitutes(found: ExecutorEnvironment, read: ReadSpec, cluster: str) -> tuple[Substitute, ...]:
-    """Return what has to travel with the jobs, and warn of what it costs."""
-    needed = tuple(each for each in read.substitutes if each.module in find_missing(found))
-    for each in needed:
-        log.warning(
-            "The executors of %s lack %s: %s travels with each job and reads instead, %s.",
-            *(cluster, each.module, each.package, each.cost),
-        )
-    return needed
-
-
-def find_missing(found: ExecutorEnvironment) -> list[str]:
-    """Return the modules that the executors cannot import."""
-    return [name for name, version in found.modules.items() if version is None]
-
-
-def check_modules(found: ExecutorEnvironment, cluster: str, substitutes: Iterable[Substitute] = ()) -> None:
-    """Raise ``RunnerRefused`` where the executors lack a module that a task imports and nothing takes its place."""
-    replaced = {each.module for each in substitutes}
-    missing = [name for name in find_missing(found) if name not in replaced]
-    if missing:
-        raise RunnerRefused(
-            f"The executors of {cluster} lack the Python package{'s' * (len(missing) > 1)} "
-            f"{', '.join(missing)}: install on every executor what `pip install {' '.join(missing)}` brings."
-        )
 
 
 def check_mode(mode: Mode, source: Source, sink: Sink) -> None:

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_backpressure.core.config import Budget, Consistency, Log, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.planning.catch_up_windows import server_of
+from airflow_provider_backpressure.core.planning.executor_packages import (
+    NEEDED_MODULES,
+    check_modules,
+    find_substitutes,
+)
 from airflow_provider_backpressure.core.planning.mirror_planning import check_mirrored
 from airflow_provider_backpressure.core.planning.plan_result import Preview
 from airflow_provider_backpressure.core.planning.preconditions import (
-    NEEDED_MODULES,
     check_deletes,
     check_key,
     check_mode,
-    check_modules,
     check_replayable,
-    find_substitutes,
 )
 from airflow_provider_backpressure.core.planning.range_size import rows_per_range
 from airflow_provider_backpressure.core.planning.topic_key_order import check_parts, check_record_keys, count_parts

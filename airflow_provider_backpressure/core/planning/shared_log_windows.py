@@ -32,7 +32,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow, goal, number_windows
 from airflow_provider_backpressure.core.snapshot.spark_messages import COPY, StreamTable
-from airflow_provider_backpressure.core.snapshot.table_storage import check_kept
+from airflow_provider_backpressure.core.snapshot.table_alterations import check_kept
 from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,

@@ -24,7 +24,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Transform,
     Window,
 )
-from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 

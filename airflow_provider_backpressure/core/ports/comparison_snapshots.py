@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.ports import ChangeLog
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, WriteSpec
-from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 
 
 class SourceMoment(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_backpressure.core.connector_kinds import COPIED
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.bounds import NullBounds
-from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, flow_of, total
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 

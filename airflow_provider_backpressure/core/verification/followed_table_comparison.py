@@ -32,7 +32,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
     SliceResult,
     choose_path,
 )
-from airflow_provider_backpressure.core.verification.report import Mismatch, Report
+from airflow_provider_backpressure.core.verification.mismatch_report import Mismatch, Report
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SinkRefused, SnapshotLost
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, SliceResult, Window
 from airflow_provider_backpressure.core.verification.followed_table_comparison import FollowedVerifier
-from airflow_provider_backpressure.core.verification.report import (
+from airflow_provider_backpressure.core.verification.mismatch_report import (
     NO_MARKER,
     NOT_READ_AGAIN,
     SURPLUS_ADVICE,

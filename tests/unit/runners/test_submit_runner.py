@@ -32,9 +32,9 @@ from airflow_provider_backpressure.exceptions import (
     RunnerUnavailable,
     to_text,
 )
-from airflow_provider_backpressure.runners.code_shipping import TIME_ZONE
 from airflow_provider_backpressure.runners.driver_process_and_files import Application
 from airflow_provider_backpressure.runners.executor_memory import Target
+from airflow_provider_backpressure.runners.session_settings import TIME_ZONE
 from airflow_provider_backpressure.runners.submit_runner import SubmitRunner
 
 PASSWORD = "hunter2-is-secret"

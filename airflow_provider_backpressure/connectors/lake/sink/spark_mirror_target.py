@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
+from airflow_provider_backpressure.connectors.lake.sink.spark_mirror_key_order import check_order
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     MARKS,
     LogState,
@@ -12,7 +13,6 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_fence,
     pack,
 )
-from airflow_provider_backpressure.connectors.lake.spark.key_bounds import check_order
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds

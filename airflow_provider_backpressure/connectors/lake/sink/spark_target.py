@@ -26,7 +26,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     note_of_settling,
     pack_state,
 )
-from airflow_provider_backpressure.connectors.lake.spark.key_bounds import list_conditions
+from airflow_provider_backpressure.connectors.lake.spark.range_conditions import list_conditions
 from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     FORMATS,

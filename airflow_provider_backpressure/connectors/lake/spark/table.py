@@ -17,7 +17,11 @@ from pyspark.errors import (
 from pyspark.sql.types import DataType, ShortType, StructField, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS, ask, clone_session
+from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import (
+    SPARK_ERRORS,
+    ask,
+    clone_session,
+)
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
 from airflow_provider_backpressure.spark.column_types import carrier, declare_type

@@ -13,7 +13,7 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OWN, ChangeBatches
 from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK
-from airflow_provider_backpressure.core.snapshot.errors_by_table import name_table
+from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, StreamTable
 from airflow_provider_backpressure.spark.change_rows import SharedChanges
 from airflow_provider_backpressure.spark.column_types import arrow_schema, carrier, declare_type

@@ -19,7 +19,7 @@ from pyspark.sql.types import DoubleType, FloatType
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
-from airflow_provider_backpressure.connectors.lake.spark.key_bounds import list_conditions
+from airflow_provider_backpressure.connectors.lake.spark.range_conditions import list_conditions
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table, translate_refusals
 from airflow_provider_backpressure.connectors.lake.tasks.spark_write import (
     Publish,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import COMPACTED, MAINTAIN_EVERY, LogState
-from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS
+from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, times_of

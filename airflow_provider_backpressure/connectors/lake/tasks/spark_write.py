@@ -21,7 +21,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
-from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS
+from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     LOST_IN_PARTITIONS,
     SparkTable,

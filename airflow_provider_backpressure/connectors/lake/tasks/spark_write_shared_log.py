@@ -25,7 +25,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import (
     name_window,
     note_of_mark,
 )
-from airflow_provider_backpressure.connectors.lake.spark.sessions import SPARK_ERRORS
+from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS
 from airflow_provider_backpressure.connectors.lake.spark.table import (
     SparkTable,
     first_line,
@@ -64,7 +64,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.spark_write_changes imp
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.errors_by_table import is_of_table, name_table
+from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import is_of_table, name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec, StreamTable
 from airflow_provider_backpressure.core.stage_metrics import StageTime, flow_of, times_of, total
 from airflow_provider_backpressure.exceptions import (

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
+from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import BYTES, UTF8, Charset
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import Code, LoggedColumn, LoggedTable
 from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import (
-    BYTES,
-    UTF8,
     Bytes,
-    Charset,
     date_text,
     datetime_text,
     decimal_bytes,

@@ -15,7 +15,8 @@ import pyarrow
 import pymysql
 from pymysql.cursors import SSCursor
 
-from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import BYTES, UTF8, Bytes, Charset
+from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import BYTES, UTF8, Charset
+from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import Bytes
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint

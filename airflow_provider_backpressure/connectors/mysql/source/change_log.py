@@ -22,6 +22,7 @@ from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import Errors, code
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName, literal
 from airflow_provider_backpressure.connectors.mysql.source.checks import check_complete
+from airflow_provider_backpressure.connectors.mysql.source.prepared_transactions import await_prepared
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -29,7 +30,7 @@ from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPos
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused, SourceUnavailable
 
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
@@ -38,9 +39,6 @@ _HEAD = 4
 """The offset of a file's first event."""
 _FIRST_EVENTS = 5
 """Events at the head of a file among which is the one that lists the transactions in earlier files."""
-XA_SECONDS = 600
-"""Longest wait for XA transactions that were prepared before: their rows are in the log before its start."""
-_DENIED = frozenset({1227, 1401})
 _NO_EVENT = 1220
 """No event begins at that place of the file, or the file ends before."""
 _BETWEEN = frozenset({"Format_desc", "Previous_gtids", "Gtid", "Rotate", "Stop"})
@@ -76,7 +74,7 @@ class MySQLLog:
         prepared before the start are waited for, and every range has to see their commits.
         """
         start = self._read_place()
-        if self._await_prepared():
+        if await_prepared(self._session, self._clock):
             with ERRORS.translate_errors(self._session.endpoint):
                 start = replace(start, settled=read_current_place(self._session.raw).gtids)
         return start.position
@@ -175,36 +173,6 @@ class MySQLLog:
                 return False
             raise ERRORS.translate(error, self._session.endpoint) from error
         return all(int(row[1]) == place.at and str(row[2]) in _BETWEEN for row in rows)
-
-    def _await_prepared(self) -> bool:
-        """Wait for the XA transactions that are prepared now; whether there were any."""
-        before = self._list_prepared()
-
-        def over() -> bool | None:
-            return True if not before & self._list_prepared() else None
-
-        if before and PollPolicy().until(over, timeout=XA_SECONDS, clock=self._clock) is None:
-            raise SourceUnavailable(
-                f"XA transactions in MySQL at {where(self._session.endpoint)} that were prepared before the log was "
-                f"kept did not end within {XA_SECONDS} s: commit them or roll them back (XA RECOVER lists them)."
-            )
-        return bool(before)
-
-    def _list_prepared(self) -> set[tuple[str, ...]]:
-        """Return the XA transactions that are prepared and not over; ``SourceRefused`` where they cannot be known.
-
-        No counter shows that there are none: a restart of the server resets counters, and ends no prepared transaction.
-        """
-        try:
-            return {tuple(map(str, row)) for row in self._session.raw("XA RECOVER")}
-        except pymysql.Error as error:
-            if code(error) not in _DENIED:
-                raise ERRORS.translate(error, self._session.endpoint) from error
-            user = self._session.endpoint.user
-            raise SourceRefused(
-                f"MySQL at {where(self._session.endpoint)} does not let {user} see whether XA transactions are "
-                f"prepared, whose rows would be missed: GRANT XA_RECOVER_ADMIN ON *.* TO {user}."
-            ) from error
 
     def _check(self, start: GtidSet, now: GtidSet) -> None:
         """Raise ``LogLost`` where the server has not all that was replayed, or no longer what has to be."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pymysql
 
-from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import CODECS, UTF8
+from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import CODECS, UTF8
 from airflow_provider_backpressure.connectors.mysql.binlog_position import status
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation
 from airflow_provider_backpressure.connectors.mysql.connect import Session

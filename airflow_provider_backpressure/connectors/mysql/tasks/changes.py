@@ -9,9 +9,9 @@ from uuid import uuid4
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import event_stream as stream
+from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Row, Wanted, Wish
 from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import Event, Kind, gtid_of, xid_of
-from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import NOTHING, Change, Done, Walk, WalkedTable
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied, seen
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
@@ -20,8 +20,8 @@ from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.connectors.mysql.tasks.read import ATTEMPT, SOURCE, make_ask, reader_name
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
-from airflow_provider_backpressure.core.snapshot.errors_by_table import name_table
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
+from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice, StreamTable
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, LogLost, SourceUnavailable
 from airflow_provider_backpressure.spark.change_rows import DELETE, NULL, TRUNCATE, UPSERT, head

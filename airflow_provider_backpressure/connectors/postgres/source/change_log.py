@@ -39,7 +39,7 @@ from airflow_provider_backpressure.core.health_signal_declarations import size
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.replay_window import BYTES
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LogLost,

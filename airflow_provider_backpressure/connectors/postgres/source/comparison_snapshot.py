@@ -22,7 +22,7 @@ from airflow_provider_backpressure.core.health_signal_declarations import size
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec
-from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
 
 ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)

@@ -25,7 +25,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot i
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
-from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 from airflow_provider_backpressure.exceptions import RESTART, PlanOutdated, SourceRefused
 
 BLOCK = 32 * 1024

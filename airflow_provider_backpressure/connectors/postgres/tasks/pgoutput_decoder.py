@@ -11,7 +11,7 @@ from typing import Protocol
 
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_batches import FEW, encode_plain
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
-from airflow_provider_backpressure.core.snapshot.table_storage import TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, MOVE, NULL, TRUNCATE, UPSERT, head, numbers

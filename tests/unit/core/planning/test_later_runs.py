@@ -12,7 +12,7 @@ from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot.spark_messages import ZONE, Column, ReadSpec, Transform, Window
-from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import StoredColumn, TableStorage
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 

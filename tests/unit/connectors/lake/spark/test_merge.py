@@ -10,9 +10,9 @@ from pyspark.sql.connect.client import SparkConnectClient
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_mark
+from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import clone_session, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
-from airflow_provider_backpressure.connectors.lake.spark.sessions import clone_session, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.table import build_merge
 from airflow_provider_backpressure.exceptions import SinkRefused
 

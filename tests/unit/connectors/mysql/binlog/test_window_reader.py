@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import Charset
 from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Row, Wanted
 from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import HEAD, Event, Kind, changes_nothing
 from airflow_provider_backpressure.connectors.mysql.binlog.table_map import table_of
-from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import Charset
 from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import Done, Walk, WalkedTable
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.connectors.postgres.tasks import pgoutput_batches, pgoutput_decoder
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_decoder import Decoder, TableSplitter
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
-from airflow_provider_backpressure.core.snapshot.table_storage import StoredColumn, TableStorage
+from airflow_provider_backpressure.core.snapshot.table_alterations import StoredColumn, TableStorage
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change

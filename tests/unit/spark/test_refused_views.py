@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.connect import plan
 
 from airflow_provider_backpressure.exceptions import RunnerRefused
-from airflow_provider_backpressure.spark.range_views import CONNECT, refuse_views
+from airflow_provider_backpressure.spark.refused_views import CONNECT, refuse_views
 
 
 class Frame:

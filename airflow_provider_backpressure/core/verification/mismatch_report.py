@@ -1,4 +1,4 @@
-"""What a verification has found, and the sentences for it."""
+"""What a verification has found: the ranges that differ, and the sentences and advice for them."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,8 @@ SURPLUS_ADVICE = (
     "upsert leaves rows in the target that are no longer in the source: delete them, or empty the target and trigger "
     'the DAG with {"backpressure": "restart"}'
 )
+NAMED = 20
+"""Most ranges that are named in the error; the log has them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +39,15 @@ class Report:
     def equal(self) -> bool:
         """Whether nothing differs."""
         return not self.mismatches
+
+
+def mismatch_sentence(report: Report) -> str:
+    """Return the sentence of a verification's error; it names the ranges, where any differs by itself."""
+    numbers = [str(mismatch.seq) for mismatch in report.mismatches if mismatch.seq >= 0]
+    if not numbers:
+        return f"The target differs: {report.mismatches[0].sentence}."
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return (
+        f"{len(numbers)} of {report.ranges} ranges differ: {', '.join(numbers[:NAMED])}{more}; "
+        f"the first: {report.mismatches[0].sentence}."
+    )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.core.snapshot.errors_by_table import find_refused, name_table
+from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import find_refused, name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, StreamTable
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused, SinkUnavailable
 from tests.conformance.ledger.support import make_plan

@@ -1,8 +1,8 @@
-"""Bounds of ranges as conditions of Spark's, and keys whose order in files is another one."""
+"""Bounds of ranges as conditions of Spark's."""
 
 import pytest
 
-from airflow_provider_backpressure.connectors.lake.spark.key_bounds import check_order, list_conditions
+from airflow_provider_backpressure.connectors.lake.spark.range_conditions import list_conditions
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds, KeyBounds
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import SinkRefused
@@ -58,30 +58,3 @@ def test_rows_without_a_key_are_in_the_first_range_alone() -> None:
     assert list_conditions(KeyBounds(columns=("a", "b"), start=None, end=None), columns) == []
     with pytest.raises(SinkRefused, match="it is not cut by a key"):
         list_conditions(FileBounds(files=("f",), rows=1, checksum="c"), columns)
-
-
-@pytest.mark.parametrize(
-    ("type_", "collation", "words"),
-    [
-        ("numeric", None, r"files keep k \(numeric\) in a form"),
-        ("character(3)", "C", r"files keep k \(character\(3\)\) in a form"),
-        ("text", "libc en_US.utf8 2.36", "ordered by libc en_US.utf8"),
-        ("text", "utf8mb4_0900_ai_ci", "ordered by utf8mb4_0900_ai_ci"),
-        ("text", None, "a collation that is not known"),
-    ],
-)
-def test_another_order_is_refused(type_: str, collation: str | None, words: str) -> None:
-    """L2: its ranges would hold other rows in files."""
-    with pytest.raises(SinkRefused, match=words):
-        check_order("lake.raw.t", [Column(name="k", type=type_, collation=collation)], ["k"])
-
-
-@pytest.mark.parametrize("type_", ["bigint", "uuid", "bytea", "numeric(38,9)", "timestamp(3) with time zone"])
-def test_the_order_of_other_keys_is_the_same(type_: str) -> None:
-    """L2: and that of text by its bytes."""
-    columns = [
-        Column(name="k", type=type_),
-        Column(name="v", type="numeric"),
-        Column(name="c", type="text", collation="C"),
-    ]
-    check_order("lake.raw.t", columns, ["k", "c"])

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec
-from airflow_provider_backpressure.core.snapshot.table_storage import (
+from airflow_provider_backpressure.core.snapshot.table_alterations import (
     StoredColumn,
     TableStorage,
     check_added,
