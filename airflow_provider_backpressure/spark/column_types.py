@@ -3,16 +3,13 @@
 What is not listed here is carried as text in the server's own words, which the target's type reads back.
 """
 
-import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow
 from pyspark.sql import types as spark
 
-from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec
-from airflow_provider_backpressure.exceptions import QuarantineFull, SinkRefused
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 
 PLAIN: dict[str, pyarrow.DataType] = {
     "smallint": pyarrow.int16(),
@@ -88,44 +85,3 @@ def postgres_type(type_: spark.DataType) -> str | None:
     if isinstance(type_, spark.DecimalType):
         return f"numeric({type_.precision},{type_.scale})"
     return _FROM_SPARK.get(type(type_))
-
-
-LONGEST = 10_000
-"""Most characters of a row that are kept."""
-Row = dict[str, Any]
-
-
-def key_of(spec: RangeSpec, row: Row) -> str:
-    """Return what a person finds a row by, as JSON: offsets of a log, the columns ranges are cut by, or the key."""
-    bounds = spec.slices[0].bounds
-    for names in (("partition", "offset"), bounds.get("columns", ()), spec.write.key, tuple(row)[:1]):
-        if names and all(name in row for name in names):
-            return as_json({name: row[name] for name in names})
-    return as_json(row)
-
-
-def kept_of(row: Row) -> str:
-    """Return the row as it is kept."""
-    return as_json(row)[:LONGEST]
-
-
-def as_json(value: Row) -> str:
-    """Return JSON without the characters that PostgreSQL's text cannot hold."""
-    return json.dumps(value, default=_text)
-
-
-def alone(spec: RangeSpec, row: Row, reason: str) -> SinkRefused:
-    """Return the error of a row where none may be kept aside."""
-    return SinkRefused(f"The row {key_of(spec, row)} cannot go into {spec.write.fence}: {reason}.")
-
-
-def full(spec: RangeSpec, row: Row, reason: str) -> QuarantineFull:
-    """Return the error of one row too many."""
-    return QuarantineFull(
-        f"More than {spec.write.most_bad} rows cannot go into {spec.write.fence}, the most that may be kept aside; "
-        f"one of them is {key_of(spec, row)}: {reason}."
-    )
-
-
-def _text(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)

@@ -18,8 +18,8 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
     digest_row,
 )
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
-from airflow_provider_backpressure.spark.column_types import kept_of
 from airflow_provider_backpressure.spark.readers_and_writers import reader, writer
+from airflow_provider_backpressure.spark.refused_rows import kept_of
 from airflow_provider_backpressure.spark.stream_end import apart
 from airflow_provider_backpressure.spark.task import measure
 

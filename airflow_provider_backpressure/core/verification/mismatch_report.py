@@ -1,5 +1,6 @@
 """What a verification has found: the ranges that differ, and the sentences and advice for them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NOT_READ_AGAIN = (
@@ -43,11 +44,16 @@ class Report:
 
 def mismatch_sentence(report: Report) -> str:
     """Return the sentence of a verification's error; it names the ranges, where any differs by itself."""
-    numbers = [str(mismatch.seq) for mismatch in report.mismatches if mismatch.seq >= 0]
+    numbers = [mismatch.seq for mismatch in report.mismatches if mismatch.seq >= 0]
     if not numbers:
         return f"The target differs: {report.mismatches[0].sentence}."
-    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
     return (
-        f"{len(numbers)} of {report.ranges} ranges differ: {', '.join(numbers[:NAMED])}{more}; "
+        f"{len(numbers)} of {report.ranges} ranges differ: {list_ranges(numbers)}; "
         f"the first: {report.mismatches[0].sentence}."
     )
+
+
+def list_ranges(numbers: Sequence[int]) -> str:
+    """Return the numbers of ranges as part of a sentence, and how many there are beyond those that it names."""
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return ", ".join(map(str, numbers[:NAMED])) + more

@@ -13,14 +13,13 @@ from airflow_provider_backpressure.core.reconciliation.last_writes import LastWr
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.snapshot.spark_messages import SliceResult
+from airflow_provider_backpressure.core.verification.mismatch_report import list_ranges
 from airflow_provider_backpressure.core.verification.source_reader import SourceReader, choose_batch
 from airflow_provider_backpressure.core.verification.verifier import compare
 from airflow_provider_backpressure.exceptions import SinkRefused, VerificationFailed
 
 log = logging.getLogger(__name__)
 
-NAMED = 20
-"""Most ranges that are named in the error; the log has them all."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the snapshot, while ranges are read."""
 
@@ -62,10 +61,9 @@ class SnapshotVerifier:
                     log.error("Range %s: %s", record.seq, sentence)
                     different.append(record.seq)
         if different:
-            more = f" and {len(different) - NAMED} more" if len(different) > NAMED else ""
             raise VerificationFailed(
                 f"{len(different)} of {count} ranges of {self._plan.source_identity} differ from what was committed, "
-                f"though they were read in the same snapshot: {', '.join(map(str, different[:NAMED]))}{more}. Clear "
+                f"though they were read in the same snapshot: {list_ranges(different)}. Clear "
                 "this task: it reads them in a new snapshot, and writes those that differ once more."
             )
         log.info("%s ranges of %s were read again, and are equal.", count, self._plan.source_identity)

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column, ReadSpec, digest_row
 from airflow_provider_backpressure.spark import value_hash
-from airflow_provider_backpressure.spark.column_types import kept_of
+from airflow_provider_backpressure.spark.refused_rows import kept_of
 
 ROWS = [{"id": number, "code": "abc"} for number in range(1000)]
 COLUMNS = (Column(name="id", type="integer"), Column(name="code", type="text"))

@@ -21,7 +21,8 @@ from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkUnavailable
-from airflow_provider_backpressure.spark.column_types import Row, alone, arrow_schema, full, kept_of, key_of
+from airflow_provider_backpressure.spark.column_types import arrow_schema
+from airflow_provider_backpressure.spark.refused_rows import Row, alone, full, kept_of, key_of
 
 ENDING = "_quarantine"
 COLUMNS = (

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec
-from airflow_provider_backpressure.spark.column_types import alone, full, kept_of, key_of
+from airflow_provider_backpressure.spark.refused_rows import alone, full, kept_of, key_of
 from airflow_provider_backpressure.spark.stream_end import name_place
 
 _COLUMN = re.compile(r", column ([^:]+)")
