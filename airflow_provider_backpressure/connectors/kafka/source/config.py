@@ -315,6 +315,7 @@ _CUT = re.compile(
     r"|(time|date|interval|money|numeric ?\(|char(acter)?\b(?! varying ?\[)|varchar ?\().*\]"
 )
 """Types in which PostgreSQL drops a zone, digits or characters that were sent, and no simple pattern finds these."""
+_BYTES = re.compile(r"bytea( ?\[\d*\])*")
 _QUALIFIED = re.compile(r'\s*(?:("[^"]+"|\w+)\s*\.\s*)?("[^"]+"|\w+)')
 _TYPE = re.compile(r"([a-z_][a-z0-9_ ]*?)\s*(?:\(([\d\s,]+)\))?((?: with| without) time zone)?")
 
@@ -405,9 +406,12 @@ def _is_of_catalog(type_: str, known: Collection[str]) -> bool:
 
 
 def to_postgres_type(type_: str) -> str:
-    """Return a type as PostgreSQL itself spells it; ``InvalidDeclaration`` for bytes, which JSON has none of."""
+    """Return a type as PostgreSQL itself spells it; ``InvalidDeclaration`` for bytes, which JSON has none of.
+
+    A list of bytes is refused too: PostgreSQL would take the base64 text of each element for its bytes.
+    """
     text = " ".join(type_.lower().split())
-    if text in ("bytea", ""):
+    if not text or _BYTES.fullmatch(text):
         raise InvalidDeclaration(f"A field of a JSON object cannot be of type {type_!r}: take it as text.")
     match = _TYPE.fullmatch(text)
     if match is None:

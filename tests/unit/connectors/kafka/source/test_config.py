@@ -75,6 +75,8 @@ def test_what_cannot_be_meant_is_refused_at_parse(values: dict[str, Any], words:
         ({"start": {0: -1}}, "whole numbers"),
         ({"fields": {"key": "text", "id": "bigint"}}, "field key would be a second column"),
         ({"fields": {"id": "bytea"}}, "cannot be of type 'bytea'"),
+        ({"fields": {"id": "bytea[]"}}, r"cannot be of type 'bytea\[\]'"),
+        ({"fields": {"id": "bytea [3][]"}}, "cannot be of type"),
     ],
 )
 def test_what_may_be_a_template_is_refused_when_it_is_opened(values: dict[str, Any], words: str) -> None:
