@@ -1,7 +1,9 @@
 """Records of one Avro schema as columns, by the schema that they were written with."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from typing import Any, Self
 
@@ -23,6 +25,8 @@ from airflow_provider_backpressure.spark.column_types import carrier
 _HEAD = 5
 """Bytes before each value."""
 _FRAME = bytes(_HEAD)
+_SCALE = re.compile(r"numeric\(\d+,(\d+)\)")
+"""Digits behind the point of a column of decimals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +107,12 @@ class AvroSchema:
         return found | {name: self._default(each, len(rows)) for name, each in wanted.items() if name not in found}
 
     def _column(self, messages: Messages, each: Field, rows: Any, column: Column) -> pyarrow.Array:
-        values = read(messages, each.node, rows, avro_schema.column_type(each.node, raw=each.name in self.raw))
+        raw = each.name in self.raw or _is_text(each.node, column)
+        written = avro_schema.column_type(each.node, raw=raw)
+        values = read(messages, each.node, rows, written)
         type_ = carrier(column.type)[0]
+        if written != column.type and type_ == pyarrow.string() and (digits := _SCALE.fullmatch(column.type)):
+            return _write_decimals(values, int(digits[1]))
         return values if values.type == type_ else values.cast(type_)
 
     def _default(self, column: Column, count: int) -> pyarrow.Array:
@@ -119,6 +127,17 @@ class AvroSchema:
                 one = Messages(payloads=[_FRAME + write_default(each.node, each.default)], skip=_HEAD)
                 return self._column(one, each, one.all(), column)
         return pyarrow.nulls(1, carrier(column.type)[0])
+
+
+def _is_text(node: Node, column: Column) -> bool:
+    """Whether a text of a schema is one by the latest too, which has it no longer as a UUID: its letters stay."""
+    return column.type == "text" and [each.kind for each in node.present] == ["string"]
+
+
+def _write_decimals(values: pyarrow.Array, scale: int) -> pyarrow.Array:
+    """Return decimals of a schema with fewer digits as PostgreSQL prints those of the column; Arrow has exponents."""
+    found = [None if each is None else f"{Decimal(each):.{scale}f}" for each in values.to_pylist()]
+    return pyarrow.array(found, pyarrow.string())
 
 
 def _zeros(count: int) -> pyarrow.Array:
