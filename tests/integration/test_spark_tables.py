@@ -152,6 +152,35 @@ def test_a_topic_is_upserted_in_its_order(
     check_topic(composed, lake_cluster, expected)
 
 
+@pytest.mark.statement("K2", "X1")
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_topic_is_upserted_into_an_iceberg_table_that_copies_on_write(
+    database: Endpoint, ledger_url: str, lake_cluster: Cluster, logins: dict[str, Endpoint], kafka: Server
+) -> None:
+    """K2, X1: as the connector creates one by itself. Its MERGE takes no rows that may be others at a second look."""
+    into = lake_cluster.place("iceberg", f"t_{uuid.uuid4().hex[:8]}", key=("id",), tasks=2)
+    with closing(SqlSession(replace(NOWHERE, conn_id="spark", password=lake_cluster.url))) as opened:
+        opened.get().sql(f"CREATE TABLE {into['table']} (id string, v bigint) USING iceberg").collect()
+    topic = Topic(servers=kafka.url).create(2)
+    composed = replace(
+        compose(database, ledger_url, logins, lake_cluster, into),
+        source=endpoint_of(kafka),
+        table=topic.name,
+        kind="kafka",
+        reading={"key": "text", "fields": {"id": "text", "v": "bigint"}, "columns": ["id", "v"]},
+        consistency="offsets",
+        mode="upsert",
+    )
+    for first, last in ((0, 4), (4, 6)):
+        for number in range(first, last):
+            topic.send(number % 2, {"id": f"k{number % 2}", "v": number}, key=b"k")
+        composed.plan()
+        composed.run()
+        composed.finish()
+        assert lake_cluster.rows(into) == [("k0", last - 2), ("k1", last - 1)]
+
+
 def check_topic(composed: Composed, cluster: Cluster, expected: dict[bytes, str]) -> None:
     """Fail unless the table has one row for each key that is left, with its last value, as two engines read it."""
     found = [(row["key"], row["value"]) for row in cluster.read(composed.into).to_pylist()]

@@ -14,7 +14,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
-from pyspark import StorageLevel
+from pyspark import StorageLevel, TaskContext
 from pyspark.sql import functions
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
@@ -63,10 +63,12 @@ RUN, END = "backpressure_run", "backpressure_end"
 """Last columns of the materialised rows: which execution of a task has made a row, and what it says behind its last."""
 Publish = Callable[[], LogState | None]
 """Commits what is staged, and may return what the table says since then."""
-AT = "backpressure_at"
 PLACED = (*(column.name for column in HIDDEN_PLACE.values()), GONE)
 """Columns with the position of a record, and whether its key was deleted."""
+AT = "backpressure_at"
 """Column that rises with a range's rows as they have arrived."""
+MOST_ROWS = 2**33
+"""More rows than a task has."""
 
 
 def run_range(
@@ -228,6 +230,7 @@ def add_stamps(
     fields = [StructField(f"_{n}", carrier(column.type)[1]) for n, column in enumerate(write.columns)]
     if write.ordered:
         fields += [*(StructField(name, LongType()) for name in PLACED[:-1]), StructField(GONE, BooleanType())]
+        fields += [StructField(AT, LongType())]
     schema = StructType([*fields, StructField(RUN, LongType()), StructField(END, StringType())])
 
     def stamp(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -251,12 +254,15 @@ def _stamp(
 ) -> Iterator[pyarrow.RecordBatch]:
     total, run = BatchSum(), pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
     arriving = [*planned.names, *(column.name for column in list_marks_of(write))]
-    types = [pyarrow.int64(), pyarrow.int64(), pyarrow.bool_()] if write.ordered else []
+    types = [pyarrow.int64(), pyarrow.int64(), pyarrow.bool_(), pyarrow.int64()] if write.ordered else []
+    at = _find_first_place()
     for batch in batches:
         rows, marks = batch.rename_columns(arriving), list[pyarrow.Array]()
         if write.ordered:
             rows, placed = split_marks(rows, write.place)
-            marks = [column.cast(type_) for column, type_ in zip(placed.columns, types, strict=True)]
+            arrived = pyarrow.array(range(at, at + rows.num_rows), pyarrow.int64())
+            marks = [column.cast(type_) for column, type_ in zip([*placed.columns, arrived], types, strict=True)]
+            at += rows.num_rows
         rows = cast(rows, planned)
         total.update(rows)
         more = [*marks, pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
@@ -264,6 +270,15 @@ def _stamp(
     nothing = [pyarrow.nulls(1, type_) for type_ in (*planned.types, *types)]
     end = pyarrow.array([_say(total, read_at() if read_at is not None else "")], pyarrow.string())
     yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], names=names)
+
+
+def _find_first_place() -> int:
+    """Return the place of this task's first row, behind those of the tasks before it.
+
+    Not by Spark's function for it: a MERGE into an Iceberg table that copies on write refuses one that may change.
+    """
+    task = TaskContext.get()
+    return (task.partitionId() if task is not None else 0) * MOST_ROWS
 
 
 def _number_columns(frame: "DataFrame", write: WriteSpec) -> "DataFrame":
@@ -284,8 +299,6 @@ def select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -
     Behind them those of a topic have :data:`PLACED`, and :data:`AT`, which rises as they have arrived.
     """
     named = [functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)]
-    if write.ordered:
-        staged = staged.withColumn(AT, functions.monotonically_increasing_id())
     return select_run(staged, runs).select(*named, *((*PLACED, AT) if write.ordered else ()))
 
 
