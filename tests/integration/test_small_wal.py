@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from airflow.sdk import AsyncCallback
 
+from airflow_provider_backpressure.connectors.postgres.source.change_log import IDLE_BYTES
 from airflow_provider_backpressure.core.config import Budget, SlotLag
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
@@ -338,9 +339,11 @@ def test_what_an_idle_server_logs_leaves_no_token(followed: Followed) -> None:
     followed.source("SELECT pg_log_standby_snapshot()")
     followed.go()
     assert followed.source(comment) == before
-    followed.source("UPDATE t SET v = 2")
+    position = "SELECT pg_current_wal_insert_lsn() - '0/0'"
+    ((start,),), ((end,),) = followed.source(position), followed.source("UPDATE t SET v = 2 WHERE id = 1", position)
+    assert end - start < IDLE_BYTES
     followed.go()
-    assert followed.source(comment) != before
+    assert followed.source(comment) != before, "a change is signed, however little log it takes"
     assert followed.differs() == (0, 0)
 
 

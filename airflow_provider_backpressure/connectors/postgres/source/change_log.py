@@ -62,7 +62,7 @@ MARK, SIGNED = "@", "/"
 TOKENS = 8
 """Tokens that the publication's comment keeps: that of the last window, and those of plans that were never kept."""
 IDLE_BYTES = 512
-"""Log that an idle server writes by itself: a token for each piece of that would be a reason for the next one."""
+"""Most log that an idle server writes by itself: a token for that would be a reason for the next one."""
 _SETTINGS = {"lock_timeout": "30s"}
 _warned: dict[str, float] = {}
 """The level at which each slot's log was warned of last, in this process."""
@@ -128,7 +128,7 @@ class PostgresLog:
         if flushed <= start:
             return []
         mark = f"{publication}{SIGNED}{token}" if token else publication
-        if flushed.at - start.at > IDLE_BYTES:
+        if flushed.at - start.at > IDLE_BYTES or self._may_show_changes(start, flushed):
             mark = self._sign(publication, token)
             flushed = self._kept(start).flushed
             self._same_publication(start)
@@ -138,6 +138,16 @@ class PostgresLog:
         return [
             LogBounds(stream=self.stream, start=first, end=last) for first, last in pairwise(places) if first < last
         ]
+
+    def _may_show_changes(self, start: LogPosition, end: LogPosition) -> bool:
+        """Whether a window may bring a change, which a server that is restored later may lack."""
+        values = {"slot": self.stream, "start": lsn(start.at).text, "end": lsn(end.at).text}
+        try:
+            return bool(self._session.rows(_CHANGES, values))
+        except SourceUnavailable as error:
+            if not isinstance(error.__cause__, psycopg.errors.ObjectInUse):
+                raise
+            return True
 
     def storage(self, read: ReadSpec) -> TableStorage | None:
         (table,) = self._tables
@@ -165,7 +175,7 @@ class PostgresLog:
             self._warn(slot, kept)
             return
         if self._restarts:
-            self._drop_log()
+            PostgresLog.drop(self)
             raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read again.")
         if replaying is None:
             raise SourceRefused(f"{kept}, more than it may, and no run replays it: trigger the DAG, or make room.")
@@ -188,9 +198,6 @@ class PostgresLog:
         _warned[self.stream] = level
 
     def drop(self) -> None:
-        self._drop_log()
-
-    def _drop_log(self) -> None:
         def remove(connection: Connection) -> None:
             drop_slot(connection, self.stream)
             drop_publication(connection, self.stream)
@@ -403,6 +410,14 @@ def make_log_query(stream: str, table: QualifiedName) -> str:
 
 _CREATE = sql.SQL("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)")
 _ADVANCE = sql.SQL("SELECT end_lsn::text FROM pg_replication_slot_advance(%s, %s::pg_lsn)")
+# The end of each transaction that a window shows: the server passes over those without a change (14 sends them too).
+_CHANGES = sql.SQL(
+    """
+    SELECT FROM pg_logical_slot_peek_binary_changes(
+        %(slot)s::text::name, %(end)s::pg_lsn, NULL, 'proto_version', '1', 'publication_names', quote_ident(%(slot)s::text))
+    WHERE get_byte(data, 0) = ascii('C') AND lsn > %(start)s::pg_lsn LIMIT 1
+    """
+)
 _SLOTS_USED = sql.SQL("SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots")
 _OWN = sql.SQL("SELECT pg_current_xact_id()::text::bigint")
 _OLDEST = sql.SQL("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
