@@ -414,7 +414,7 @@ _ADVANCE = sql.SQL("SELECT end_lsn::text FROM pg_replication_slot_advance(%s, %s
 _CHANGES = sql.SQL(
     """
     SELECT FROM pg_logical_slot_peek_binary_changes(
-        %(slot)s::text::name, %(end)s::pg_lsn, NULL, 'proto_version', '1', 'publication_names', quote_ident(%(slot)s::text))
+        %(slot)s::text::name, %(end)s::pg_lsn, NULL, 'proto_version', '1', 'publication_names', %(slot)s::text)
     WHERE get_byte(data, 0) = ascii('C') AND lsn > %(start)s::pg_lsn LIMIT 1
     """
 )
