@@ -1,5 +1,7 @@
 """Checksums that PostgreSQL adds up itself, by which a mirror finds ranges that did not change."""
 
+import re
+
 import pytest
 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_slice
@@ -7,7 +9,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
 from airflow_provider_backpressure.connectors.postgres.tasks.server_hash import ALGORITHM, HashedRows, open_hash
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec
+from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column
 from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark.value_hash import checksum_slice
 from tests.integration.attempts import another, begin, typed
@@ -73,3 +75,28 @@ def test_a_query_that_cannot_be_run_is_refused_by_name(database: Endpoint) -> No
     run(database, "CREATE TABLE t (id int)", "INSERT INTO t VALUES (0)")
     with pytest.raises(SourceRefused, match="division by zero"):
         hash_query(database, "SELECT 1 / id AS x FROM t")
+
+
+SPELLINGS = {
+    "time": "timetz",
+    "time(3)": "time(4)",
+    "timetz": "time",
+    "varbit": "varbit(3)",
+    "bit": "bit(2)",
+    "int[]": "bigint[]",
+    "information_schema.sql_identifier": "text",
+}
+
+
+@pytest.mark.statement("X4")
+def test_a_type_is_known_in_whatever_way_a_plan_spells_it(database: Endpoint) -> None:
+    """X4: a column that is of the planned type is no other one; one of another type is refused."""
+    for planned, other in SPELLINGS.items():
+        columns = (Column(name="v", type=planned),)
+        with open_hash(database, Reading(query=f"SELECT NULL::{planned} AS v", name="test", columns=columns)) as found:
+            assert found.rows == 1
+        with (
+            pytest.raises(SourceRefused, match=re.escape(f"column v was {planned} and is ")),
+            open_hash(database, Reading(query=f"SELECT NULL::{other} AS v", name="test", columns=columns)),
+        ):
+            raise AssertionError(planned)
