@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ class Mirrored:
 
     def target(self) -> Rows:
         """Return the target's rows, read without Spark."""
-        return [tuple(map(as_read, row)) for row in self.cluster.rows(self.composed.into)]
+        rows = self.cluster.rows(self.composed.into)
+        return rows if self.composed.kind == "mysql" else [tuple(map(as_text, row)) for row in rows]
 
     def differs(self) -> tuple[int, int]:
         """How many rows only the source and only the target has."""
@@ -111,11 +112,13 @@ class Mirrored:
         return {path for path in files if path.suffix != ".parquet" or parquet.read_metadata(path).num_rows}
 
 
-def as_read(value: Any) -> Any:
-    """Write a moment as the source's client reads it."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00"
-    return value
+def as_text(value: Any) -> Any:
+    """Write a date or a moment as ``run`` reads it from PostgreSQL, and leave other values."""
+    if not isinstance(value, datetime):
+        return str(value) if isinstance(value, date) else value
+    moment = value if value.tzinfo is None else value.astimezone(UTC)
+    text = f"{moment:%Y-%m-%d %H:%M:%S.%f}".rstrip("0").removesuffix(".")
+    return text if value.tzinfo is None else f"{text}+00"
 
 
 @pytest.fixture(scope="module")
