@@ -391,8 +391,6 @@ def find_stream(
         return None
     if not (hasattr(declared.source, "declare_stream") and hasattr(declared.sink, "declare_stream")):
         return None
-    if not set(declared.source.conn_types) & set(getattr(declared.sink, "log_sources", declared.source.conn_types)):
-        return None
     pairs = [pair for pair in every if restart or not has_own_log(known.get(pair))]
     return TableStream(tables=tables, id=_choose_id(tables, pairs, known), pairs=pairs) if pairs else None
 

@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,17 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import Kind, Note, is_shared_window
-from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
-from airflow_provider_backpressure.connectors.lake.spark.table import open_table
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import COMPACTED
 from airflow_provider_backpressure.connectors.lake.tasks import spark_write_shared_log
-from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
+from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.exceptions import SinkRefused
 from airflow_provider_backpressure.operators.shared_log_lane import StreamLane
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
-from tests.support.lake_flow import LakeFlow
+from tests.support.lake_flow import LakeFlow, check_windows, list_windows, plans, write_everything
 from tests.support.lakes import Cluster
+from tests.support.ledgers import new_ledger
 from tests.support.operator_flow import writing
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -35,43 +33,6 @@ def flow(
     made = LakeFlow.make_into(request.param, lake_cluster, database, tmp_path, f"s{uuid.uuid4().hex[:8]}")
     yield made
     made.close()
-
-
-def list_windows(flow: LakeFlow, name: str) -> list[Note]:
-    """Return the notes of windows in a target's own log."""
-    place = flow.place(name)
-    with closing(SqlSession(replace(NOWHERE, password=flow.cluster.url))) as session:
-        table: Any = open_table(session.get(), place["format"], place["table"])
-        table.state()
-        notes = table._notes if place["format"] == "iceberg" else [each.note for each in table._commits]
-    return [each for each in notes if each and each.kind is Kind.MARK and is_shared_window(each.about["slice_id"])]
-
-
-def check_windows(flow: LakeFlow) -> None:
-    """Fail where a window was committed twice to a table, or not where the one before it has ended."""
-    for name in flow.names:
-        bounds = [each.about["bounds"] for each in list_windows(flow, name)]
-        assert bounds, name
-        bounds.sort(key=lambda each: int(each["start"].partition(" ")[0]))
-        ends = [each["end"].partition(" ")[0] for each in bounds]
-        assert [each["start"].partition(" ")[0] for each in bounds][1:] == ends[:-1], name
-
-
-def write_everything(flow: LakeFlow, value: int) -> None:
-    """Write transactions over all tables: updates that leave long values out, deletes, keys that change, inserts."""
-    for name in flow.names:
-        flow.do(
-            f"UPDATE {name} SET v = {value}",
-            f"UPDATE {name} SET id = id + 1000 WHERE id = {value + 10}",
-            f"DELETE FROM {name} WHERE id = {value + 30}",
-            f"INSERT INTO {name} VALUES ({5000 + value}, {value}, repeat('z', 3000))",
-        )
-
-
-def plans(flow: LakeFlow) -> dict[str, str]:
-    """Return the plan by which each table was read as a whole."""
-    every = [one for one in flow.hydrations() if one.plan and one.plan.stream]
-    return {one.source_identity.rpartition(".")[2]: one.plan.plan_id for one in every if one.plan}
 
 
 @pytest.mark.statement("W2")
@@ -224,3 +185,95 @@ def test_windows_go_in_between_ranges_and_tables_join_and_leave(
     assert narrow.differs() == {}
     (name,) = flow.slots()
     assert flow.published() == [(name, table) for table in ("a", "c", "d")]
+
+
+@pytest.mark.statement("W2", "X2", "X3")
+def test_a_lost_ledger_finds_the_log_and_what_each_table_has_of_it(flow: LakeFlow, tmp_path: Path) -> None:
+    """W2, X2, X3: the lane is killed when one table has the window, and the ledger is lost with it."""
+    assert flow.run()
+    before, slots = plans(flow), flow.slots()
+    points = tmp_path / "failpoints"
+    points.mkdir()
+    (points / "points").write_text(f"{Step.AFTER_SINK_COMMIT.value}=kill@1")
+    write_everything(flow, 1)
+    process = flow.with_run("run 2").process(tmp_path, **{VARIABLE: str(points)})
+    assert process.wait(timeout=900) == -9, (tmp_path / "flow.log").read_text()[-3000:]
+    write_everything(flow, 2)
+    new_ledger(tmp_path / "fresh.db")
+    fresh = replace(flow.with_run("run 3"), ledger=str(tmp_path / "fresh.db"))
+    assert fresh.run()
+    fresh.with_run("run 4").run()
+    assert fresh.differs() == {}
+    assert (plans(fresh), fresh.slots()) == (before, slots)
+    check_windows(fresh)
+
+
+@pytest.mark.statement("W6", "X3")
+def test_a_table_that_was_set_back_is_left_out_and_read_again(flow: LakeFlow) -> None:
+    """W6, X3: to before its last window, so that its changes would be lost in silence. The others are followed."""
+    assert flow.run()
+    before, version = plans(flow), flow.cluster.find_version(flow.place("b"))
+    write_everything(flow, 1)
+    assert flow.with_run("run 2").run()
+    flow.cluster.set_back(flow.place("b"), version)
+    write_everything(flow, 2)
+    third = flow.with_run("run 3")
+    with pytest.raises(
+        AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*no longer has the commit"
+    ):
+        third.plan()
+    with pytest.raises(AirflowFailException, match=r"public\.b: "):
+        third.hydrate(third.pushed)
+    assert flow.differs("a", "c") == {}
+    write_everything(flow, 3)
+    assert flow.with_run("run 4").run()
+    flow.with_run("run 5").run()
+    assert flow.differs() == {}
+    after = plans(flow)
+    assert {name for name in after if after[name] != before[name]} == {"b"}
+
+
+@pytest.mark.statement("W6")
+def test_a_table_whose_merge_fails_is_left_out_and_read_again(flow: LakeFlow) -> None:
+    """W6: a file of one table is gone, so that each of its MERGEs fails, and those of the others do not."""
+    assert flow.run()
+    before = plans(flow)
+    for file in flow.cluster.find_folder(flow.place("b")).rglob("*.parquet"):
+        if "_delta_log" not in file.parts:
+            file.unlink()
+    write_everything(flow, 1)
+    second = flow.with_run("run 2")
+    tables = second.plan()
+    with pytest.raises(AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*A statement on "):
+        second.hydrate(tables)
+    assert flow.differs("a", "c") == {}
+    write_everything(flow, 2)
+    assert flow.with_run("run 3").run()
+    flow.with_run("run 4").run()
+    assert flow.differs() == {}
+    after = plans(flow)
+    assert {name for name in after if after[name] != before[name]} == {"b"}
+    check_windows(replace(flow, names=("a", "c")))
+
+
+@pytest.mark.statement("W2", "K3", "X3")
+def test_tables_are_maintained_and_nothing_that_the_log_needs_goes(flow: LakeFlow, tmp_path: Path) -> None:
+    """W2, K3, X3: every table after its second window, the log's own too; then another run without the ledger."""
+    flow = replace(flow, maintain_every=2)
+    assert flow.run()
+    before = plans(flow)
+    for number in (1, 2, 3):
+        write_everything(flow, number)
+        assert flow.with_run(f"run {number + 1}").run()
+    assert flow.differs() == {}
+    log = f"{flow.place('a')['table'].rpartition('.')[0]}.backpressure_{flow.stream}"
+    for table in (*(flow.place(name)["table"] for name in flow.names), log):
+        assert COMPACTED in {row["key"] for row in flow.cluster.sql(f"SHOW TBLPROPERTIES {table}")}, table
+    check_windows(flow)
+    new_ledger(tmp_path / "fresh.db")
+    fresh = replace(flow.with_run("run 5"), ledger=str(tmp_path / "fresh.db"))
+    write_everything(fresh, 4)
+    assert fresh.run()
+    fresh.with_run("run 6").run()
+    assert fresh.differs() == {}
+    assert plans(fresh) == before

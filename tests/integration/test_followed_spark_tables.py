@@ -160,44 +160,23 @@ def test_a_table_that_was_set_back_between_two_runs_is_refused_until_a_restart(f
     """K2, X3: to before the last window, so that its changes would be lost in silence."""
     followed.source(TABLE, FILL.format(50), "ANALYZE t")
     followed.go()
-    ended = find_version(followed)
+    ended = followed.cluster.find_version(followed.composed.into)
     followed.source("UPDATE t SET v = 1 WHERE id <= 10", "DELETE FROM t WHERE id = 20")
     planned = followed.plan()
-    begun = find_version(followed)
+    begun = followed.cluster.find_version(followed.composed.into)
     followed.drain()
     followed.finish()
     assert planned.verdict is Verdict.PLANNED
     assert followed.differs() == (0, 0)
     followed.source("UPDATE t SET v = v + 2 WHERE id > 40")
     for version in (begun, ended):
-        set_back(followed, version)
+        followed.cluster.set_back(followed.composed.into, version)
         with pytest.raises((SinkRefused, LedgerRefused), match=r"no longer has the commit|from an older backup"):
             followed.plan()
     followed.plan(restart=True)
     followed.drain()
     followed.finish()
     assert followed.differs() == (0, 0)
-
-
-def find_version(followed: FollowedTable) -> Any:
-    """Return the present version of the table: a number, or the id of a snapshot."""
-    place = followed.composed.into
-    with closing(SqlSession(replace(NOWHERE, password=followed.cluster.url))) as session:
-        if place["format"] == "delta":
-            return session.get().sql(f"DESCRIBE HISTORY {place['table']} LIMIT 1").collect()[0]["version"]
-        refs = f"SELECT snapshot_id FROM {place['table']}.refs WHERE name = 'main'"
-        return session.get().sql(refs).collect()[0][0]
-
-
-def set_back(followed: FollowedTable, version: Any) -> None:
-    """Make an older version the present one."""
-    name = followed.composed.into["table"]
-    with closing(SqlSession(replace(NOWHERE, password=followed.cluster.url))) as session:
-        if followed.composed.into["format"] == "delta":
-            session.get().sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}").collect()
-        else:
-            system = f"{name.partition('.')[0]}.system"
-            session.get().sql(f"CALL {system}.rollback_to_snapshot('{name}', {version})").collect()
 
 
 @pytest.mark.statement("K2", "X1", "X2")

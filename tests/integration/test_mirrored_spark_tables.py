@@ -76,9 +76,7 @@ class Mirrored:
 
     def sql(self, statement: str) -> list[Any]:
         """Do something to the target, as somebody else does."""
-        with closing(SqlSession(replace(NOWHERE, password=self.cluster.url))) as session:
-            found: list[Any] = session.get().sql(statement.format(t=self.composed.into["table"])).collect()
-            return found
+        return self.cluster.sql(statement.format(t=self.composed.into["table"]))
 
     def go(self, name: str, *, allow_deletes: bool = False, verify: Verify = Verify.TARGET) -> Run:
         """Let one run plan, drain its ranges, verify and end."""

@@ -1,13 +1,16 @@
 """The tasks of a group of followed tables into tables of Spark's catalog: as ``operator_flow``, with a real cluster."""
 
 import sys
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import Kind, Note, is_shared_window
+from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
+from airflow_provider_backpressure.connectors.lake.spark.table import open_table
+from airflow_provider_backpressure.core.endpoints import NOWHERE, Endpoint
 from airflow_provider_backpressure.sinks import SparkTableSink
-from airflow_provider_backpressure.sources import PostgresSource
 from tests.support import duck
 from tests.support.lakes import Cluster
 from tests.support.ledgers import new_ledger
@@ -46,10 +49,9 @@ class LakeFlow(OperatorFlow):
     @property
     def declared(self) -> dict[str, Any]:
         """Arguments of every operator."""
-        tables = self.tables or tuple(f"public.{name}" for name in self.names)
         table = self.place("{table}")["table"]
         return {
-            "source": PostgresSource(conn_id="source", tables=tables, at_wal_limit=self.policy),
+            "source": self.declare_source(),
             "sink": SparkTableSink(
                 **{
                     "table": table,
@@ -79,9 +81,46 @@ class LakeFlow(OperatorFlow):
         """Return how many rows only the source and only the target has, of the tables that are not the same."""
         found = {}
         for name in names or self.names:
-            ours, theirs = {*self.do(f"SELECT id, v, doc FROM {name}")}, {*self.rows(name)}
+            ours, theirs = {*self.change(f"SELECT id, v, doc FROM {name}")}, {*self.rows(name)}
             found[name] = (len(ours - theirs), len(theirs - ours))
         return {name: each for name, each in found.items() if each != (0, 0)}
+
+
+def list_windows(flow: LakeFlow, name: str) -> list[Note]:
+    """Return the notes of windows in a target's own log."""
+    place = flow.place(name)
+    with closing(SqlSession(replace(NOWHERE, password=flow.cluster.url))) as session:
+        table: Any = open_table(session.get(), place["format"], place["table"])
+        table.state()
+        notes = table._notes if place["format"] == "iceberg" else [each.note for each in table._commits]
+    return [each for each in notes if each and each.kind is Kind.MARK and is_shared_window(each.about["slice_id"])]
+
+
+def check_windows(flow: LakeFlow) -> None:
+    """Fail where a window was committed twice to a table, or not where the one before it has ended."""
+    for name in flow.names:
+        bounds = [each.about["bounds"] for each in list_windows(flow, name)]
+        assert bounds, name
+        bounds.sort(key=lambda each: int(each["start"].partition(" ")[0]))
+        ends = [each["end"].partition(" ")[0] for each in bounds]
+        assert [each["start"].partition(" ")[0] for each in bounds][1:] == ends[:-1], name
+
+
+def write_everything(flow: LakeFlow, value: int) -> None:
+    """Write transactions over all tables: updates that leave long values out, deletes, keys that change, inserts."""
+    for name in flow.names:
+        flow.change(
+            f"UPDATE {name} SET v = {value}",
+            f"UPDATE {name} SET id = id + 1000 WHERE id = {value + 10}",
+            f"DELETE FROM {name} WHERE id = {value + 30}",
+            f"INSERT INTO {name} VALUES ({5000 + value}, {value}, repeat('z', 3000))",
+        )
+
+
+def plans(flow: LakeFlow) -> dict[str, str]:
+    """Return the plan by which each table was read as a whole."""
+    every = [one for one in flow.hydrations() if one.plan and one.plan.stream]
+    return {one.source_identity.rpartition(".")[2]: one.plan.plan_id for one in every if one.plan}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Tables of files by their kind, declared by the product and read by nothing of it."""
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
+from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
+from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.sinks import DeltaSink, IcebergSink, ParquetSink, SparkTableSink
 
 KINDS = ("delta", "iceberg", "parquet")
@@ -46,6 +48,26 @@ class Cluster:
         """Return all rows as Python's values, ordered by the first column."""
         columns = (column.to_pylist() for column in self.read(place).columns)
         return sorted(zip(*columns, strict=True), key=lambda row: row[0])
+
+    def sql(self, statement: str) -> list[Any]:
+        """Run a statement by Spark, as somebody else does, and return its rows."""
+        with closing(SqlSession(replace(NOWHERE, password=self.url))) as session:
+            found: list[Any] = session.get().sql(statement).collect()
+            return found
+
+    def find_version(self, place: dict[str, Any]) -> Any:
+        """Return the present version of such a table: a number, or the id of a snapshot."""
+        if place["format"] == "delta":
+            return self.sql(f"DESCRIBE HISTORY {place['table']} LIMIT 1")[0]["version"]
+        return self.sql(f"SELECT snapshot_id FROM {place['table']}.refs WHERE name = 'main'")[0][0]
+
+    def set_back(self, place: dict[str, Any], version: Any) -> None:
+        """Make an older version the present one."""
+        name = place["table"]
+        if place["format"] == "delta":
+            self.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
+        else:
+            self.sql(f"CALL {name.partition('.')[0]}.system.rollback_to_snapshot('{name}', {version})")
 
     def list_branches(self, place: dict[str, Any]) -> set[str]:
         """Return the names of an Iceberg table's branches."""

@@ -14,11 +14,10 @@ from typing import Any
 import pymysql
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.sinks import PostgresSink
 from airflow_provider_backpressure.sources import MySQLSource
 from tests.support import mysql
 from tests.support.ledgers import new_ledger
-from tests.support.operator_flow import BUDGET, OperatorFlow
+from tests.support.operator_flow import OperatorFlow
 from tests.support.postgres import run
 from tests.support.waiting import beside
 
@@ -55,16 +54,10 @@ class MySQLFlow(OperatorFlow):
         """Do things to the source."""
         return mysql.run(self.server, *statements)
 
-    @property
-    def declared(self) -> dict[str, Any]:
-        """Arguments of every operator."""
+    def declare_source(self) -> Any:
+        """Return the declared source."""
         tables = self.tables or tuple(f"{self.server.database}.{name}" for name in self.names)
-        return {
-            "source": MySQLSource(conn_id="source", tables=tables),
-            "sink": PostgresSink(**{"conn_id": "warehouse", "table": "raw.{table}", **self.sink}),
-            "spark_conn_id": "spark",
-            "budget": BUDGET,
-        }
+        return MySQLSource(conn_id="source", tables=tables)
 
     @classmethod
     def read(cls, path: Path) -> "MySQLFlow":

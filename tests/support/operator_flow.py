@@ -89,12 +89,20 @@ class OperatorFlow:
         """Do things to the source, or the target."""
         return run(self.database, *statements)
 
+    def change(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Do things to the source."""
+        return self.do(*statements)
+
+    def declare_source(self) -> Any:
+        """Return the declared source."""
+        tables = self.tables or tuple(f"public.{name}" for name in self.names)
+        return PostgresSource(conn_id="source", tables=tables, at_wal_limit=self.policy)
+
     @property
     def declared(self) -> dict[str, Any]:
         """Arguments of every operator."""
-        tables = self.tables or tuple(f"public.{name}" for name in self.names)
         return {
-            "source": PostgresSource(conn_id="source", tables=tables, at_wal_limit=self.policy),
+            "source": self.declare_source(),
             "sink": PostgresSink(**{"conn_id": "warehouse", "table": "raw.{table}", **self.sink}),
             "spark_conn_id": "spark",
             "budget": replace(BUDGET, range_rows=self.range_rows),

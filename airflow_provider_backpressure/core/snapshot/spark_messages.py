@@ -227,6 +227,9 @@ class StreamTable:
     since: str = ""
     """Position of the log that every range of it has seen. What came before may be of another table of this name, or
     be shown with gaps, where it was not published for a while."""
+    start: str = ""
+    """Position up to which the target has the log already, where windows are committed to each table by itself.
+    Empty: ``since``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ SPARK = SparkTableSink(table="lake.raw.{table}", spark_conn_id="spark", format="
         (POSTGRES, PostgresSink(conn_id="warehouse", table="raw.{table}"), True),
         (MYSQL, PostgresSink(conn_id="warehouse", table="raw.{table}"), True),
         (POSTGRES, SPARK, True),
-        (MYSQL, SPARK, False),
+        (MYSQL, SPARK, True),
         (POSTGRES, ParquetSink(path="/lake/{table}"), False),
     ],
 )

@@ -28,8 +28,6 @@ class SparkTableSink(Declared):
 
     conn_types: ClassVar[tuple[str, ...]] = ("spark_connect", "spark")
     """Types that the Airflow connection may be of."""
-    log_sources: ClassVar[tuple[str, ...]] = ("postgres",)
-    """Types of connection of sources whose log several tables may share; tables of another one have a log each."""
     modes: ClassVar[tuple[Mode, ...]] = (Mode.APPEND, Mode.UPSERT, Mode.MIRROR)
     """How rows may enter it."""
     templated: ClassVar[tuple[str, ...]] = ("table", "spark_conn_id", "key", "system_schema")

@@ -114,7 +114,7 @@ class _Part:
     """What a table still lacks of a window."""
 
     stream: StreamTable
-    """With ``since``: up to where the log is in the table."""
+    """With ``start``: up to where the log is in the table."""
     table: SparkTable
     window: "_TableWindow"
 
@@ -170,9 +170,15 @@ class SharedWindow:
         with name_table(stream), translate_refusals(table.name):
             state = table.state()
         start = state.find_frontier(stream.plan_id, LogPosition.parse(stream.since))
-        if start >= bounds.end:
+        if start.has_reached(bounds.end):
             return None, table, state
-        if start < bounds.start:
+        if not bounds.end.has_reached(start):
+            with name_table(stream):
+                raise SinkRefused(
+                    f"{table.name} has the log up to {start.label}, of which the source lacks a part now, and the "
+                    f"window ends at {bounds.end.label}: {RESTART}."
+                )
+        if not start.has_reached(bounds.start):
             with name_table(stream):
                 raise SinkRefused(
                     f"{table.name} has the log up to {start.label} only, and the window begins at "
@@ -199,7 +205,7 @@ class SharedWindow:
             attempt=attempt,
             reading=stream.reading,
         )
-        return _Part(stream=replace(stream, since=str(start)), table=table, window=window), table, state
+        return _Part(stream=replace(stream, start=str(start)), table=table, window=window), table, state
 
     def _stage(self, parts: Sequence[_Part]) -> list[Staged]:
         """Read the window once, in one task, and return the changes of each table, all materialised."""
@@ -251,7 +257,7 @@ class SharedWindow:
 
         with name_table(part.stream, names=_is_of_table), _translate_failures(table.name):
             _, state = commit_once(table, window.attempt, partial(find_mark, window.attempt, table.name), prepare)
-        if state.find_frontier(part.stream.plan_id, LogPosition.parse(part.stream.since)) < end:
+        if not state.find_frontier(part.stream.plan_id, LogPosition.parse(part.stream.start)).has_reached(end):
             raise RangeFailed(
                 f"A window that ends before {end.label} came first in {table.name}: a later try continues."
             )

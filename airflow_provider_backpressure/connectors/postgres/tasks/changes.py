@@ -341,7 +341,14 @@ class NamedDecoder:
 def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice, name: str) -> StreamChanges:
     """See :class:`..changes.SharedLogReader`."""
     each = [
-        changes(source, table.read, replace(piece, query=table.query), table.write.key, name, since=table.since)
+        changes(
+            source,
+            table.read,
+            replace(piece, query=table.query),
+            table.write.key,
+            name,
+            since=table.start or table.since,
+        )
         for table in tables
     ]
     return StreamChanges(each, tables)
