@@ -55,6 +55,9 @@ class WalkedTable:
     start: GtidSet = NOTHING
     """Transactions that are left out: what was of this name then may be another table, and every range has seen them.
     """
+    begun: GtidSet = NOTHING
+    """Transactions of before the table was followed. Its target may have more, since windows come one table after
+    another: then ``start`` has more, too."""
     required: GtidSet | None = None
     """Transactions that every range has seen; ``None`` in plans of earlier releases, which do not know them."""
 
@@ -82,7 +85,7 @@ class Walk:
     refused: int | None = None
     """The number of the table that an error is about; ``None``: the log."""
     _prepared: dict[str, set[int]] = field(default_factory=dict)
-    """XA transactions that were prepared in this window and changed no table, with the tables that left them out."""
+    """XA transactions that were prepared in this window and changed no table, with the tables not followed by then."""
     _left: int = field(init=False)
     _readers: dict[int, tuple[bytes, Readers]] = field(default_factory=dict)
     _touched: set[int] = field(default_factory=set)
@@ -171,14 +174,14 @@ class Walk:
                 min(self._touched), "belongs to an XA transaction, of which nobody knows yet whether it is committed"
             )
         if (xid := xid_of(body)) is not None:
-            self._prepared[xid] = self._skipping
+            self._prepared[xid] = {at for at, each in enumerate(self.tables) if each.begun.has(*self._find_gtid())}
 
     def _check_prepared(self, xid: str) -> None:
         """Stop at the commit of an XA transaction that no window of a plan has shown: its rows may be the table's."""
-        source, _, gtid = self._gtid.rpartition(":")
+        gtid = self._find_gtid()
         left_out = self._prepared.get(xid)
         for number, each in self._list_affected():
-            if each.required is None or each.required.has(source, int(gtid)):
+            if each.required is None or each.required.has(*gtid):
                 continue
             if (left_out is None or number in left_out) and not self.is_prepared(xid, number):
                 raise self._cannot_for(
@@ -186,6 +189,11 @@ class Walk:
                     f"commits the XA transaction {xid}, which was prepared before the log was kept, so that no window "
                     "and perhaps no range has its rows",
                 )
+
+    def _find_gtid(self) -> tuple[str, int]:
+        """Return the source and the number of this transaction."""
+        source, _, number = self._gtid.rpartition(":")
+        return source, int(number)
 
     def _list_affected(self) -> Iterator[tuple[int, WalkedTable]]:
         """Yield the tables that do not leave this transaction out."""

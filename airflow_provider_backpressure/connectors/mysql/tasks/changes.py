@@ -98,6 +98,7 @@ class FollowedTable:
             wanted=self._wanted,
             by_primary=primary == set(self._key),
             start=self.joined,
+            begun=self.since.gtids if self.since else NOTHING,
             required=self.since.required if self.since else None,
         )
 

@@ -323,9 +323,12 @@ def test_an_xa_commit_is_compared_with_each_table_s_own_start():
         asked.append(number)
         return False
 
-    walk = walk_of(early, followed(start=joined, required=joined), last=77, is_prepared=is_prepared)
+    walk = walk_of(early, followed(start=joined, begun=joined, required=joined), last=77, is_prepared=is_prepared)
     with pytest.raises(SourceRefused, match="was prepared before the log was kept"):
         list(walk.changes(log))
     assert (walk.refused, asked) == (1, [1])
-    settled = followed(start=joined, required=GtidSet.parse(f"{SERVER}:1-77"))
+    settled = followed(start=joined, begun=joined, required=GtidSet.parse(f"{SERVER}:1-77"))
     assert list(walk_of(early, settled, last=77).changes(log)) == []
+    begun = GtidSet.parse(f"{SERVER}:1-75")
+    ahead = followed(start=joined, begun=begun, required=begun)
+    assert list(walk_of(early, ahead, last=77).changes(log)) == [], "its target has the prepare by another window"
