@@ -1,5 +1,6 @@
 """X3: a range that is wrong in the target is found, removed and read once more, alone."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,8 @@ from airflow_provider_backpressure.core.progress.rates_and_eta import total_prog
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
+from dev.services import Server
+from tests.conftest import fresh_database
 from tests.support.composed import Composed, Ports, difference
 from tests.support.postgres import numbered_rows, run
 
@@ -28,6 +31,14 @@ def composed(database: Endpoint, hydration: Composed) -> Composed:
         hydration,
         budget=Budget(credits=2, range_rows=1000),
     )
+
+
+@pytest.fixture
+def other(postgres: Server) -> Iterator[Endpoint]:
+    """A database of another encoding."""
+    how = "template0 ENCODING 'KOI8R' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
+    with fresh_database(postgres, how) as endpoint:
+        yield endpoint
 
 
 def wrong(ports: Ports, how: Verify = Verify.TARGET) -> list[int]:
@@ -56,6 +67,27 @@ def test_a_wrong_range_is_found_and_repaired_alone(composed: Composed, database:
         assert attempts == {one: 2 if one == seq else 1 for one in attempts}
         assert total_progress(ports.ledger.statistics(ports.hydration.id)).committed == ROWS
     assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+@pytest.mark.statement("X3", "L2")
+def test_bytes_of_another_encoding_are_another_order(hydration: Composed, database: Endpoint, other: Endpoint):
+    """X3: a range's bounds would select other rows in the target, and removing those would lose them."""
+    table = 'CREATE TABLE {} (id text COLLATE "C" PRIMARY KEY)'
+    letters = "SELECT chr(192 + i % 32) || chr(192 + i / 32) FROM generate_series(0, 1023) i"
+    run(other, table.format("t"), f"INSERT INTO t {letters}", "ANALYZE t")
+    run(database, "CREATE SCHEMA raw", table.format("raw.t"))
+    composed = replace(hydration, source=other, budget=Budget(credits=2, range_rows=200))
+    with composed.open() as ports:
+        assert ports.planner().plan().ranges >= 4
+        ports.hydrator().run()
+        ports.ledger.finish(ports.hydration.id)
+        assert wrong(ports, Verify.FULL) == [], "compared as a whole"
+        record = ports.ledger.range(ports.plan.plan_id, 1)
+        with pytest.raises(SinkRefused, match=r"Text in id is ordered by C in raw\.t and by C of KOI8R in the source"):
+            repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada")
+    with pytest.raises(SinkRefused, match="cannot be mirrored: its ranges may hold other rows"):
+        replace(composed, mode="mirror", restart=True).plan()
+    assert difference(other, "t", database, "raw.t") == (0, 0)
 
 
 def test_a_repair_that_was_killed_half_way_is_found_again(composed: Composed, database: Endpoint):

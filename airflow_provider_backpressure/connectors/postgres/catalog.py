@@ -253,7 +253,10 @@ _COLUMNS = sql.SQL(
            a.attnotnull OR t.typnotnull,
            CASE WHEN a.attgenerated <> '' THEN 'column' WHEN a.attidentity = 'a' THEN 'identity' END,
            CASE WHEN a.attcollation = 0 THEN NULL
-                WHEN o.provider = 'b' OR o.provider = 'c' AND o.locale IN ('C', 'POSIX') THEN 'C'
+                WHEN o.provider = 'b' OR o.provider = 'c' AND o.locale IN ('C', 'POSIX') THEN
+                   -- By the bytes of the database's encoding: those of these three are in the order of the characters.
+                   CASE WHEN getdatabaseencoding() IN ('UTF8', 'LATIN1', 'SQL_ASCII') THEN 'C'
+                        ELSE 'C of ' || getdatabaseencoding() END
                 ELSE concat_ws(' ', CASE o.provider WHEN 'i' THEN 'icu' ELSE 'libc' END,
                                o.locale, o.version, o.rules) END,
            EXISTS (SELECT FROM pg_collation k WHERE k.oid = a.attcollation AND NOT k.collisdeterministic),
