@@ -137,7 +137,7 @@ def test_a_late_window_is_refused_by_each_table(flow: LakeFlow, monkeypatch: pyt
     monkeypatch.setattr(spark_write_shared_log, "publish_changes", hold)
     # A lane that sleeps still has its session.
     close, asleep = ConnectRunner.close, list[ConnectRunner]()
-    monkeypatch.setattr(ConnectRunner, "close", asleep.append)
+    monkeypatch.setattr(ConnectRunner, "close", lambda runner: asleep.append(runner))
     write_everything(flow, 1)
     assert flow.with_run("run 2").run()
     write_everything(flow, 2)
