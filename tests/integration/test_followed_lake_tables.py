@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.lake.tasks import spark_write_shar
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import SinkRefused, TablesFailed
 from airflow_provider_backpressure.operators.shared_log_lane import StreamLane
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests.support.lake_flow import LakeFlow, check_windows, list_windows, plans, write_everything
@@ -244,7 +244,7 @@ def test_a_table_whose_merge_fails_is_left_out_and_read_again(flow: LakeFlow) ->
     write_everything(flow, 1)
     second = flow.with_run("run 2")
     tables = second.plan()
-    with pytest.raises(AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*A statement on "):
+    with pytest.raises(TablesFailed, match=r"1 of 3 tables have failed:\n- public\.b: .*A statement on "):
         second.hydrate(tables)
     assert flow.differs("a", "c") == {}
     write_everything(flow, 2)

@@ -226,15 +226,22 @@ class StreamPlanner:
         log = self.source.log(self.stream)
         if plan.replays:
             log.release(found.end)
-        inside, left_out = self._select(plan, found, members)
-        for member in inside:
-            read_at = [marker.read_at for marker in member.sink.markers(member.plan.plan_id).values()]
+        candidates, left_out = self._select(plan, found, members)
+        inside: list[Member] = []
+        for member in candidates:
+            try:
+                read_at = [marker.read_at for marker in member.sink.markers(member.plan.plan_id).values()]
+            except Terminal as error:
+                # What a target says of itself, as that it was restored, is no reason for the others to wait.
+                left_out[member.hydration.id] = error
+                continue
+            inside.append(member)
             found = replace(found, goal=goal(found.goal, read_at))
         hydrating = not found.reached or any(member.reading for member in inside)
-        following = windows_from(found, plan, log, budget=self.budget, hydrating=hydrating)
-        if following is None:
+        drafted = windows_from(found, plan, log, budget=self.budget, hydrating=hydrating)
+        if drafted is None:
             return StreamPlanned(planned=None, left_out=left_out)
-        draft, windows = following
+        draft, windows = drafted
         # Behind the end of the windows: what changes from here on is in none of them.
         tables: list[StreamTable] = []
         for member in inside:

@@ -403,6 +403,17 @@ def test_the_goal_is_the_latest_position_at_which_a_table_was_read(tables, monke
     assert tables.planner.follow([a]).planned.plan.plan_id != plan.plan_id
 
 
+@pytest.mark.statement("W6", "X3")
+def test_a_table_whose_target_was_restored_is_left_out_of_the_windows(tables, monkeypatch):
+    """W6, X3: what the target says of its markers is about that table alone."""
+    a, b = (tables.member(name, position=100) for name in "ab")
+    monkeypatch.setattr(a.sink, "markers", raising(SinkRefused("It was restored.")))
+    tables.log.end = 150
+    found = tables.planner.follow([a, b])
+    assert [*found.left_out] == [a.hydration.id]
+    assert [table.plan_id for table in found.planned.plan.tables] == [b.plan.plan_id]
+
+
 @pytest.mark.statement("T8")
 def test_a_table_is_verified_only_where_the_stream_has_reached_what_was_read_of_it():
     """T8: and only while the stream is replayed into it."""
