@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from airflow_provider_backpressure.airflow_compat import conf
 from airflow_provider_backpressure.core import default_limits
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.monitoring.source_observer import Kept
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.ports.ledger import History
 from airflow_provider_backpressure.core.push.hub import Paces
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, bottleneck

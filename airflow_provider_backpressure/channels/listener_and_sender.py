@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.ports import Receiver
 from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 

@@ -11,8 +11,8 @@ from concurrent.futures import TimeoutError as TooLate
 from contextlib import closing
 from http.client import HTTPException
 
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec
 from airflow_provider_backpressure.exceptions import BackpressureError, RunnerRefused, RunnerUnavailable
 from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RangeFailed
 
 VARIABLE = "BACKPRESSURE_FAILPOINTS"

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter, Readings, read_gate
-from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import LEAST_POLLS, Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.endpoints import DeclaredTable, Endpoint, endpoint_of
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
@@ -21,6 +20,7 @@ from airflow_provider_backpressure.core.monitoring.source_observer import Observ
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.preconditions import check_held
 from airflow_provider_backpressure.core.planning.previewer import Probes
+from airflow_provider_backpressure.core.poll_policy import Clock, SystemClock
 from airflow_provider_backpressure.core.ports import Runner, Source, Unread
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Sink

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from airflow.sdk import Context
 
 from airflow_provider_backpressure.airflow_compat import AirflowTaskTimeout
-from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.execution.lane_submission import LaneResult, Outcome
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
+from airflow_provider_backpressure.core.poll_policy import SystemClock
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, conditions, event
 from airflow_provider_backpressure.core.progress.lag import Course

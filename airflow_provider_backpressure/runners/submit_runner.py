@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import ExecutorEnvironment
 from airflow_provider_backpressure.core.snapshot.application_request import CHECKSUMS, DESCRIBE, PROBE, RANGE, Request
 from airflow_provider_backpressure.core.snapshot.spark_messages import (

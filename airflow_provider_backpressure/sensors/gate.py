@@ -9,8 +9,8 @@ from airflow_provider_backpressure import settings
 from airflow_provider_backpressure.base_operator import HydrationTask, airflow_errors, lane_name, range_lane
 from airflow_provider_backpressure.core.admission.gate_watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.admission.permits_and_reservations import read_gate
-from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
+from airflow_provider_backpressure.core.poll_policy import SystemClock
 from airflow_provider_backpressure.core.push.gate_wait import Parked
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession
 from airflow_provider_backpressure.hooks.spark_and_yarn import memory_reader, memory_url

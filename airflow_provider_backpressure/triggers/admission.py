@@ -15,10 +15,10 @@ from asgiref.sync import sync_to_async
 from airflow_provider_backpressure.core.admission.gate_watcher import Watch, Watcher, Why
 from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
 from airflow_provider_backpressure.core.admission.permits_and_reservations import NONE_SEEN, Readings, read_gate
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.default_limits import HEARTBEAT_SECONDS
 from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.exceptions import SnapshotLost, SourceUnavailable, Terminal, Transient
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_health

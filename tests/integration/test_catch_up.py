@@ -13,13 +13,13 @@ import pytest
 from airflow_provider_backpressure.cli.doctor import find_followers, postgres_slots
 from airflow_provider_backpressure.connectors.postgres.source import change_log as postgres_log
 from airflow_provider_backpressure.connectors.postgres.source.table import PostgresTable
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import (

@@ -13,9 +13,9 @@ import pyarrow.parquet
 import pytest
 
 from airflow_provider_backpressure.connectors.lake.tasks import parquet_writer
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.stage_metrics import Flow, Level, Meter, Stage, bottleneck
 from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner

@@ -12,7 +12,6 @@ import pytest
 
 from airflow_provider_backpressure.core.admission.health_measurements import HealthWatch
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import (
     ActiveSessions,
     Budget,
@@ -29,6 +28,7 @@ from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SourceRefused
 from airflow_provider_backpressure.hooks.metrics import Places
 from airflow_provider_backpressure.sinks import PostgresSink

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.composed import Composed
 from tests.support.following import follow

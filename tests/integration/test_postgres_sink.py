@@ -22,9 +22,9 @@ from airflow_provider_backpressure.connectors.postgres import attempt_sessions a
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import HELD
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports.sink import Activity, Sink
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds
 from airflow_provider_backpressure.core.snapshot.plan import Plan, fingerprint

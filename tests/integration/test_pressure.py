@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State, bottleneck
 from airflow_provider_backpressure.ledger.repository import SqlLedger

@@ -20,12 +20,12 @@ from airflow_provider_backpressure.channels.in_process import Exchange, LocalCha
 from airflow_provider_backpressure.channels.kafka import KafkaChannel
 from airflow_provider_backpressure.channels.postgres import APPLICATION, PostgresChannel, name_of
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter, read_gate
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.ports import Channel
 from airflow_provider_backpressure.core.push.hub import Paces, Push
 from airflow_provider_backpressure.core.push.wait_queue import Waiter

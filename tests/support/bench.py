@@ -3,11 +3,11 @@
 from typing import Any
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.testing import ManualClock, MemoryLedger, MemoryRunner, MemorySink, MemorySource

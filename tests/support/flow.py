@@ -17,7 +17,6 @@ from typing import Any
 import greenlet
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter, gate_decision
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator_module
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
@@ -25,6 +24,7 @@ from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.gate.hydration_record import Permit
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec, SliceResult
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from tests.support.cluster import Cluster, EventClock, Job, Station

@@ -14,7 +14,6 @@ import pytest
 
 from airflow_provider_backpressure.core.admission import permits_and_reservations
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Mode
 from airflow_provider_backpressure.core.execution import lane_runner as hydrator_module
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
@@ -23,6 +22,7 @@ from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.planning import planner as planner_module
 from airflow_provider_backpressure.core.planning import range_splitter as recut_module
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.reconciliation import reindexer as reindexing_module
 from airflow_provider_backpressure.core.snapshot.plan import Plan

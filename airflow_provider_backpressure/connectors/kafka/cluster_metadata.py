@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_backpressure.connectors.kafka.connect import CONTROL, admin
 from airflow_provider_backpressure.connectors.kafka.errors import Heard, translate_error
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
 
 if TYPE_CHECKING:

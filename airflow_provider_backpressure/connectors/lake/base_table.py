@@ -12,8 +12,8 @@ from airflow_provider_backpressure.connectors.lake.last_row_per_key import Settl
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holder, Mark
 from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import Notes
 from airflow_provider_backpressure.connectors.lake.visible_files import Content, ContentVersion
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
 from airflow_provider_backpressure.exceptions import InvalidDeclaration

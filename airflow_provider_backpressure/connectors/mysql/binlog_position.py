@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import RESTART, SourceUnavailable

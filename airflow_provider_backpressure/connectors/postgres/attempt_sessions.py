@@ -7,7 +7,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy
 from airflow_provider_backpressure.core.ports.sink import Activity
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import SinkUnavailable

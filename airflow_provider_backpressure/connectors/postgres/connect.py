@@ -15,8 +15,8 @@ from psycopg.abc import Params
 
 from airflow_provider_backpressure.connectors.postgres.errors import Errors, is_lost
 from airflow_provider_backpressure.connectors.postgres.predicates import Cursor, literal
+from airflow_provider_backpressure.core.delayed_calls import start_timer
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.timers import start_timer
 from airflow_provider_backpressure.exceptions import strip_frames
 
 Settings = Mapping[str, str | sql.Composable]

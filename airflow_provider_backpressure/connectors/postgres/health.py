@@ -13,7 +13,6 @@ from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.replication_slots import OLDEST, PREFIX
 from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import (
     ActiveSessions,
@@ -27,6 +26,7 @@ from airflow_provider_backpressure.core.health_signal_declarations import (
     Watched,
     size,
 )
+from airflow_provider_backpressure.core.poll_policy import Clock, SystemClock
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 SECONDS = 300.0

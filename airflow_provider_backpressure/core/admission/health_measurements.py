@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Readings
-from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.signals import HealthReading
 from airflow_provider_backpressure.core.health_signal_declarations import Figure, Watched
+from airflow_provider_backpressure.core.poll_policy import Clock, SystemClock
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.exceptions import BackpressureError, Terminal
 

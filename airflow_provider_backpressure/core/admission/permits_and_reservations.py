@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS
 from airflow_provider_backpressure.core.gate.credit_limits import Limit, Pace, PacedLimit, limit_for
@@ -34,6 +33,7 @@ from airflow_provider_backpressure.core.gate.signals import (
     snapshot_age,
 )
 from airflow_provider_backpressure.core.health_signal_declarations import Watched
+from airflow_provider_backpressure.core.poll_policy import Clock, SystemClock
 from airflow_provider_backpressure.core.ports.ledger import Ledger, LedgerReader
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 

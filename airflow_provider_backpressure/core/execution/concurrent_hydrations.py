@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from airflow_provider_backpressure.core.clock import Clock, SystemClock
+from airflow_provider_backpressure.core.poll_policy import Clock, SystemClock
 
 MOST_THREADS = 32
 """Most items that are worked on at once, however many may be."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.config import Budget, Consistency
 from airflow_provider_backpressure.core.planning.preconditions import tell_submitted
+from airflow_provider_backpressure.core.poll_policy import Clock
 from airflow_provider_backpressure.core.ports import Keeper, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import MirrorTarget, Sink

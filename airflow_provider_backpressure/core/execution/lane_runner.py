@@ -6,7 +6,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS, MAX_ATTEMPTS
 from airflow_provider_backpressure.core.execution.kept_snapshot import KeptSnapshot
@@ -26,6 +25,7 @@ from airflow_provider_backpressure.core.execution.stage_sampler import StageSamp
 from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.gate.hydration_record import Refusal
 from airflow_provider_backpressure.core.planning.range_splitter import RangeSplitter, parts_for
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink

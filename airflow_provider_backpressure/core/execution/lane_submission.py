@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.default_limits import LEASE_SECONDS, SHARED_JOB_BYTES, SHARED_JOB_ROWS
 from airflow_provider_backpressure.core.gate.hydration_record import Refusal
 from airflow_provider_backpressure.core.gate.signals import CREDITS, Decision
 from airflow_provider_backpressure.core.planning.catch_up_windows import find_released_position, open_log
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.sink import Marker, Sink
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_backpressure.core.default_limits import HEARTBEAT_SECONDS
+from airflow_provider_backpressure.core.delayed_calls import Timer, start_timer
 from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.monitoring.source_observer import nobodys_error
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.timers import Timer, start_timer
 
 LINE_SECONDS = 10.0
 """Most seconds between two lines of a task that works."""

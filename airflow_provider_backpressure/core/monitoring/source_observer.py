@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from airflow_provider_backpressure.core.delayed_calls import Timer, start_timer
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.monitoring.committed_frontier import (
     complete,
@@ -20,7 +21,6 @@ from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.progress.lag import Course, Sight
 from airflow_provider_backpressure.core.progress.source_position import Seen, whose
-from airflow_provider_backpressure.core.timers import Timer, start_timer
 from airflow_provider_backpressure.exceptions import BackpressureError
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.gate.signals import Decision
+from airflow_provider_backpressure.core.poll_policy import Clock
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push, is_pushed
 from airflow_provider_backpressure.core.push.wait_queue import Waiter

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_backpressure.core.clock import Clock, SystemClock
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.poll_policy import Clock, SystemClock
 from airflow_provider_backpressure.core.ports import ChangeLog, Runner, SharesLog, Source
 from airflow_provider_backpressure.core.ports.comparison_snapshots import (
     HasSourceMoments,

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_backpressure.channels import listener_and_sender as hearing
 from airflow_provider_backpressure.channels.listener_and_sender import ListenerThread, Pulse
-from airflow_provider_backpressure.core.clock import PollPolicy
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from tests.conformance.channels.support import Recorder
 from tests.support.waiting import until

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.channels import listener_and_sender as sending
 from airflow_provider_backpressure.channels.listener_and_sender import MOST, Message, Sender
-from airflow_provider_backpressure.core.clock import PollPolicy
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.push.channel_counters import PushCounts
 from tests.support.waiting import until
 

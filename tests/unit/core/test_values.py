@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json, endpoints_to_json
 from airflow_provider_backpressure.core.gate import hydration_record as phases
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning.range_size import rows_per_range
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.snapshot import ranges
 from airflow_provider_backpressure.core.snapshot.application_request import Request
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, cover

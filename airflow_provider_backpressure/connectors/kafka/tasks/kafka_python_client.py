@@ -23,8 +23,8 @@ from airflow_provider_backpressure.connectors.kafka.errors import Failure, Heard
 from airflow_provider_backpressure.connectors.kafka.headers import UNREADABLE, Headers
 from airflow_provider_backpressure.connectors.kafka.tasks.header_names import OddName, accept_odd_names
 from airflow_provider_backpressure.connectors.kafka.tasks.oauth import METHOD, SCOPE, TOKEN_CA, TOKENS, token_provider
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, strip_frames
 
 _SETTINGS = {

@@ -15,8 +15,8 @@ from pyarrow import fs
 
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER
 from airflow_provider_backpressure.connectors.lake.storage import Place, sync
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import REGION, S3_ADDRESS, Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 ATTEMPTS = f"{FOLDER}/attempts"

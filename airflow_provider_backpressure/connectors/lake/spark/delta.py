@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS, clone_session
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
-from airflow_provider_backpressure.core.clock import PollPolicy
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 if TYPE_CHECKING:

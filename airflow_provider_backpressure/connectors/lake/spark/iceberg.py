@@ -19,7 +19,7 @@ from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHA
 from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
-from airflow_provider_backpressure.core.clock import PollPolicy
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.connectors.mysql.source.checks import check_complete
 from airflow_provider_backpressure.connectors.mysql.source.prepared_transactions import await_prepared
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.replay_window import TRANSACTIONS

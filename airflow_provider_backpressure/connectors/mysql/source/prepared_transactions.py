@@ -5,7 +5,7 @@ import pymysql
 from airflow_provider_backpressure.connectors.mysql.connect import Session
 from airflow_provider_backpressure.connectors.mysql.errors import code
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy
 from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
 
 XA_SECONDS = 600

@@ -8,8 +8,8 @@ from airflow_provider_backpressure.connectors.mysql.binlog_position import Place
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
 from airflow_provider_backpressure.connectors.mysql.source.change_log import MySQLLog
 from airflow_provider_backpressure.connectors.mysql.source.checks import check_server
-from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import Clock
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec
 from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage

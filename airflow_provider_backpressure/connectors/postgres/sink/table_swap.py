@@ -26,8 +26,8 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
     purpose,
     shadow_of,
 )
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable

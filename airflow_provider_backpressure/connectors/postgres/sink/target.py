@@ -87,10 +87,10 @@ from airflow_provider_backpressure.connectors.postgres.sink.system_tables import
 from airflow_provider_backpressure.connectors.postgres.sink.table_swap import PUBLISH, Publishing, open_session
 from airflow_provider_backpressure.connectors.postgres.sink.upsert_checks import KEYED, Fitting
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import Watched
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Health
 from airflow_provider_backpressure.core.ports.comparison_snapshots import TargetMoment
 from airflow_provider_backpressure.core.ports.sink import Activity, Marker, PlanRow, ScratchSink

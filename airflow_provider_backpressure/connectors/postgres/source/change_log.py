@@ -33,9 +33,9 @@ from airflow_provider_backpressure.connectors.postgres.table_storage import (
     read_storage,
 )
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.clock import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import size
+from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy, SystemClock
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.replay_window import BYTES
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice

@@ -19,8 +19,8 @@ from airflow_provider_backpressure.connectors.postgres.source.change_log import 
     make_log_query,
 )
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.clock import Clock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import Clock
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost, SourceRefused
 

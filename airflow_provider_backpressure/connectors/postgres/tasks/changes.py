@@ -26,8 +26,8 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_decoder import Decoder, TableSplitter, Type
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import without_header
-from airflow_provider_backpressure.core.clock import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice, StreamTable

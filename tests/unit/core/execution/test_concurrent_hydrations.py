@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.execution.concurrent_hydrations import WorkPool
+from airflow_provider_backpressure.core.poll_policy import SystemClock
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 CLOSED, QUEUED, DONE = "closed", "queued", "done"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.admission.permits_and_reservations import Limiter
-from airflow_provider_backpressure.core.clock import PollPolicy
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.execution.lane_submission import Outcome
 from airflow_provider_backpressure.core.planning import planner
 from airflow_provider_backpressure.core.planning.planner import Planner
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.core.verification.completeness_check import Completion

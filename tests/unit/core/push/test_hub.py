@@ -9,11 +9,11 @@ import pytest
 
 from airflow_provider_backpressure.channels.in_process import Exchange, LocalChannel
 from airflow_provider_backpressure.core.admission.permits_and_reservations import gate_decision
-from airflow_provider_backpressure.core.clock import SystemClock
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate.cluster_queue import QueuePlace
 from airflow_provider_backpressure.core.gate.gate_event import Diff, encode
 from airflow_provider_backpressure.core.gate.signals import MemoryReading, credits_taken, decide
+from airflow_provider_backpressure.core.poll_policy import SystemClock
 from airflow_provider_backpressure.core.push.channel_counters import (
     BOUNDS,
     PushCounts,

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from airflow_provider_backpressure.core import timers as module
-from airflow_provider_backpressure.core.timers import Timers, start_timer
+from airflow_provider_backpressure.core import delayed_calls as module
+from airflow_provider_backpressure.core.delayed_calls import Timers, start_timer
 from tests.support.waiting import until
 
 NAME = "backpressure-timers"
