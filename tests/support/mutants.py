@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         name="a truncate of several tables empties one",
         module="connectors/postgres/tasks/pgoutput_decoder.py",
-        right="self._pass_to(body, sorted(owners), parts)",
-        wrong="self._pass_to(body, sorted(owners)[:1], parts)",
+        right="for place in sorted(truncated):",
+        wrong="for place in sorted(truncated)[:1]:",
         test="unit/connectors/postgres/tasks/test_pgoutput_decoder.py::test_one_truncate_empties_all_tables_that_it_names",
     ),
     Mutant(
