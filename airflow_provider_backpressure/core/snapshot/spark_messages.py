@@ -231,6 +231,11 @@ class StreamTable:
     """Position up to which the target has the log already, where windows are committed to each table by itself.
     Empty: ``since``."""
 
+    @property
+    def lacks_from(self) -> str:
+        """Position from which the target lacks the log."""
+        return self.start or self.since
+
 
 @dataclass(frozen=True, kw_only=True)
 class RangeSpec:

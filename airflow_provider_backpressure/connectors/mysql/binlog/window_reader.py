@@ -174,7 +174,8 @@ class Walk:
                 min(self._touched), "belongs to an XA transaction, of which nobody knows yet whether it is committed"
             )
         if (xid := xid_of(body)) is not None:
-            self._prepared[xid] = {at for at, each in enumerate(self.tables) if each.begun.has(*self._find_gtid())}
+            gtid = self._find_gtid()
+            self._prepared[xid] = {at for at, each in enumerate(self.tables) if each.begun.has(*gtid)}
 
     def _check_prepared(self, xid: str) -> None:
         """Stop at the commit of an XA transaction that no window of a plan has shown: its rows may be the table's."""

@@ -58,7 +58,7 @@ def changes(source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], 
 def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice, name: str) -> "StreamChanges":
     """See :class:`..changes.SharedLogReader`."""
     followed = [
-        FollowedTable(each.read, each.query, each.write.key, since=each.since, joined=each.start or each.since)
+        FollowedTable(each.read, each.query, each.write.key, since=each.since, joined=each.lacks_from)
         for each in tables
     ]
     return StreamChanges(BinlogWindow(source.for_executors(), _bounds_of(piece), followed, reader_name(name)), tables)

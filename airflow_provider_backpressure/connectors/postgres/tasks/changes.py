@@ -50,7 +50,7 @@ AGAIN_ROWS = 1000
 BATCH_MESSAGES, BATCH_BYTES = 1000, 2**20
 """Messages from which on they are decoded together, and their bytes: messages of wide rows are not gathered."""
 MOST_BATCHES = 8
-"""So many are gathered at once where many tables share a log."""
+"""Most of such batches that are gathered at once, one for each table that shares the log."""
 TEXT = "text"
 _PAYLOAD = 6
 """Bytes before the only field of a row of COPY: the number of fields, and its length."""
@@ -347,7 +347,7 @@ def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice
             replace(piece, query=table.query),
             table.write.key,
             name,
-            since=table.start or table.since,
+            since=table.lacks_from,
         )
         for table in tables
     ]
