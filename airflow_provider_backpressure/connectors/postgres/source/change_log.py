@@ -175,6 +175,7 @@ class PostgresLog:
             self._warn(slot, kept)
             return
         if self._restarts:
+            # The slot itself, also where a table that shares it would only leave it.
             PostgresLog.drop(self)
             raise SnapshotLost(f"{kept}, more than it may: it was dropped, as declared, and the table is read again.")
         if replaying is None:
