@@ -4,7 +4,6 @@ Columns of one type have the same places in every table's rows, so that the fram
 """
 
 import json
-import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OWN, ChangeBatches
+from airflow_provider_backpressure.connectors.lake.tasks.materialised_rows import pack
 from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK
 from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, StreamTable
@@ -50,9 +50,9 @@ class SharedColumns:
             places.append(tuple(own))
         return cls(tuple(name for name, _, _ in found), tuple(type_ for _, type_, _ in found), tuple(places))
 
-    def list_fields(self) -> str:
-        """Return the columns as Spark's SQL declares them."""
-        return ", ".join(f"{name_shared(place)} {declared}" for place, declared in enumerate(self.declared))
+    def list_fields(self) -> list[tuple[str, str]]:
+        """Return the columns' names, and their types as Spark's SQL declares them."""
+        return [(name_shared(place), declared) for place, declared in enumerate(self.declared)]
 
     def widen(self, number: int, batch: pyarrow.RecordBatch) -> list[pyarrow.Array]:
         """Return the shared columns of a table's rows, which have :data:`OWN` before their own."""
@@ -69,34 +69,31 @@ def name_shared(place: int) -> str:
 
 
 def read_batches(
-    changes: SharedChanges, tables: Sequence[StreamTable], shared: SharedColumns, *, run: str, end: str
+    changes: SharedChanges, tables: Sequence[StreamTable], shared: SharedColumns
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield :data:`OWN` columns, :data:`TABLE` and the shared ones, and the number of this run as ``run``.
+    """Yield rows with :data:`OWN` columns, :data:`TABLE` and the shared ones, as :func:`.materialised_rows.pack` does.
 
-    Behind them comes a row with what is to be said of each table's changes, as JSON in ``end``: once readers of the
-    source see them. Errors about one table name it.
+    Behind them it says of each table's changes what is to be known, as JSON: once readers of the source see them.
+    Errors about one table name it.
     """
-    number_of_run = pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
-    ints, texts = pyarrow.int32(), pyarrow.string()
-    fields = [pyarrow.field(TABLE, ints)]
-    fields += [pyarrow.field(name_shared(place), type_) for place, type_ in enumerate(shared.types)]
-    fields += [pyarrow.field(run, pyarrow.int64()), pyarrow.field(end, texts)]
-    schema = pyarrow.schema([*OWN, *fields])
-    made = [_open_batches(table) for table in tables]
-    for number, rows in _gather(changes):
-        with name_table(tables[number]):
-            found = [*made[number].read([rows])]
-        for batch in found:
-            count = batch.num_rows
-            own = [*batch.columns[: len(OWN)], pyarrow.repeat(pyarrow.scalar(number, ints), count)]
-            more = [pyarrow.repeat(number_of_run, count), pyarrow.nulls(count, texts)]
-            yield pyarrow.record_batch([*own, *shared.widen(number, batch), *more], schema=schema)
-    changed = [number for number, each in enumerate(made) if each.total.rows]
-    changes.await_visible(changed)
-    said = {number: made[number].describe(changes.tables[number].xids, "") for number in changed}
-    nothing = [pyarrow.nulls(1, field.type) for field in schema][:-2]
-    last = [pyarrow.repeat(number_of_run, 1), pyarrow.array([json.dumps(said)], texts)]
-    yield pyarrow.record_batch([*nothing, *last], schema=schema)
+    ints, made = pyarrow.int32(), [_open_batches(table) for table in tables]
+    fields = [pyarrow.field(name_shared(place), type_) for place, type_ in enumerate(shared.types)]
+    schema = pyarrow.schema([*OWN, pyarrow.field(TABLE, ints), *fields])
+
+    def read() -> Iterator[pyarrow.RecordBatch]:
+        for number, rows in _gather(changes):
+            with name_table(tables[number]):
+                found = [*made[number].read([rows])]
+            for batch in found:
+                own = [*batch.columns[: len(OWN)], pyarrow.repeat(pyarrow.scalar(number, ints), batch.num_rows)]
+                yield pyarrow.record_batch([*own, *shared.widen(number, batch)], schema=schema)
+
+    def say() -> str:
+        changed = [number for number, each in enumerate(made) if each.total.rows]
+        changes.await_visible(changed)
+        return json.dumps({number: made[number].describe(changes.tables[number].xids, "") for number in changed})
+
+    return pack(read(), schema, say)
 
 
 def _open_batches(table: StreamTable) -> ChangeBatches:

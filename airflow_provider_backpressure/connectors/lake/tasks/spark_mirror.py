@@ -13,7 +13,6 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
 from pyspark.sql import functions
 from pyspark.sql.types import DoubleType, FloatType
 
@@ -21,6 +20,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_mark
 from airflow_provider_backpressure.connectors.lake.spark.range_conditions import list_conditions
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table, translate_refusals
+from airflow_provider_backpressure.connectors.lake.tasks.materialised_rows import MATERIALISED
 from airflow_provider_backpressure.connectors.lake.tasks.spark_write import (
     Publish,
     add_stamps,
@@ -125,7 +125,7 @@ class _Mirror:
         with translate_refusals(table.name):
             there = session.table(table.quoted)
             there = there.where(" AND ".join(within)) if within else there
-            changes = _join(spec, rows, there).localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+            changes = _join(spec, rows, there).localCheckpoint(eager=True, storageLevel=MATERIALISED)
             counts = {row[0]: int(row[1]) for row in changes.groupBy(DONE).count().collect()}
             inserted, updated, deleted = (counts.get(each, 0) for each in (INSERT, UPDATE, DELETE))
             if inserted < mark.rows:

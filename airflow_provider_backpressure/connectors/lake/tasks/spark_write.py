@@ -7,16 +7,14 @@ them or tries to commit; and their number and hash are known before the commit, 
 import json
 import logging
 import operator
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
-from pyspark import StorageLevel, TaskContext
+from pyspark import TaskContext
 from pyspark.sql import functions
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
@@ -30,6 +28,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
     open_table,
     translate_refusals,
 )
+from airflow_provider_backpressure.connectors.lake.tasks.materialised_rows import END, declare, materialise, pack
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import cast
 from airflow_provider_backpressure.connectors.lake.tasks.spark_change_merge import ChangeFold
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table_maintenance import maintain
@@ -48,7 +47,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
 )
 from airflow_provider_backpressure.core.snapshot.topic_offsets import HIDDEN_PLACE, list_marks_of
 from airflow_provider_backpressure.exceptions import PlanSuperseded, RangeFailed, SinkRefused
-from airflow_provider_backpressure.spark.column_types import arrow_schema, carrier
+from airflow_provider_backpressure.spark.column_types import arrow_schema, carrier, declare_type
 from airflow_provider_backpressure.spark.stream_end import check_names, split_marks, to_one_slice
 from airflow_provider_backpressure.spark.task import Batches, map_batches, report_errors
 from airflow_provider_backpressure.spark.value_hash import BatchSum
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUN, END = "backpressure_run", "backpressure_end"
-"""Last columns of the materialised rows: which execution of a task has made a row, and what it says behind its last."""
 Publish = Callable[[], LogState | None]
 """Commits what is staged, and may return what the table says since then."""
 PLACED = (*(column.name for column in HIDDEN_PLACE.values()), GONE)
@@ -203,17 +200,12 @@ def find_mark(attempt: Attempt, name: str, state: LogState) -> Mark | None:
 
 
 def stage(stamped: "DataFrame", write: WriteSpec, attempt: Attempt) -> tuple["DataFrame", Mark]:
-    """Materialise the rows, and return them with the mark of what they are.
-
-    A lost block fails the job: Spark does not read the source a second time for it. Where a task ran twice, its blocks
-    may be of either run; a row of another run than the one that was counted fails the write.
-    """
-    staged = stamped.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
-    ends = staged.where(functions.col(END).isNotNull()).select(RUN, END).collect()
-    count, size, checksum = add_up(row[END] for row in ends)
-    read_at = _find_latest(json.loads(row[END])[3] for row in ends)
+    """Materialise the rows, and return them with the mark of what they are."""
+    said, staged = materialise(stamped)
+    count, size, checksum = add_up(said)
+    read_at = _find_latest(json.loads(each)[3] for each in said)
     mark = Mark.made(attempt, rows=count, bytes=size, checksum=checksum, files=(), read_at=read_at)
-    return select_counted(staged, write, [row[RUN] for row in ends]), mark
+    return select_named(staged, write), mark
 
 
 def add_stamps(
@@ -224,52 +216,54 @@ def add_stamps(
     read: Batches | None,
     read_at: Callable[[], str] | None,
 ) -> "DataFrame":
-    """Return the rows with :data:`RUN`, and behind those of each task a row with :data:`END`."""
+    """Return the rows as :func:`.materialised_rows.pack` makes them, with the sum of those of each task."""
     planned = arrow_schema(write.columns)
     # Columns are numbered on their way: PySpark reads a dot in a name as a field of something.
-    fields = [StructField(f"_{n}", carrier(column.type)[1]) for n, column in enumerate(write.columns)]
+    fields = [(f"_{n}", declare_type(carrier(column.type)[1])) for n, column in enumerate(write.columns)]
+    types = list(planned.types)
     if write.ordered:
-        fields += [*(StructField(name, LongType()) for name in PLACED[:-1]), StructField(GONE, BooleanType())]
-        fields += [StructField(AT, LongType())]
-    schema = StructType([*fields, StructField(RUN, LongType()), StructField(END, StringType())])
+        fields += [*((name, "bigint") for name in PLACED[:-1]), (GONE, "boolean"), (AT, "bigint")]
+        types += [pyarrow.int64(), pyarrow.int64(), pyarrow.bool_(), pyarrow.int64()]
+    schema = pyarrow.schema([pyarrow.field(name, type_) for (name, _), type_ in zip(fields, types, strict=True)])
 
     def stamp(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        total = BatchSum()
+
+        def say() -> str:
+            return _say(total, read_at() if read_at is not None else "")
+
         with report_errors():
             given = batches if read is None else read(batches)
-            for batch in _stamp(given, planned, schema.names, read_at, write):
+            for batch in pack(_stamp(given, planned, schema, total, write), schema, say):
                 yield batch
                 reach(Step.IN_COPY, tag)
 
     if read is None:
         frame = _number_columns(frame, write)
-    return map_batches(frame, stamp, schema, profile)
+    return map_batches(frame, stamp, declare(fields), profile)
 
 
 def _stamp(
     batches: Iterable[pyarrow.RecordBatch],
     planned: pyarrow.Schema,
-    names: Sequence[str],
-    read_at: Callable[[], str] | None,
+    schema: pyarrow.Schema,
+    total: BatchSum,
     write: WriteSpec,
 ) -> Iterator[pyarrow.RecordBatch]:
-    total, run = BatchSum(), pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
+    """Yield rows of the planned types, of ordered ones also where they come from, and add them to the total."""
     arriving = [*planned.names, *(column.name for column in list_marks_of(write))]
-    types = [pyarrow.int64(), pyarrow.int64(), pyarrow.bool_(), pyarrow.int64()] if write.ordered else []
     at = _find_first_place()
     for batch in batches:
         rows, marks = batch.rename_columns(arriving), list[pyarrow.Array]()
         if write.ordered:
             rows, placed = split_marks(rows, write.place)
             arrived = pyarrow.array(range(at, at + rows.num_rows), pyarrow.int64())
+            types = schema.types[len(planned) :]
             marks = [column.cast(type_) for column, type_ in zip([*placed.columns, arrived], types, strict=True)]
             at += rows.num_rows
         rows = cast(rows, planned)
         total.update(rows)
-        more = [*marks, pyarrow.repeat(run, rows.num_rows), pyarrow.nulls(rows.num_rows, pyarrow.string())]
-        yield pyarrow.record_batch([*rows.columns, *more], names=names)
-    nothing = [pyarrow.nulls(1, type_) for type_ in (*planned.types, *types)]
-    end = pyarrow.array([_say(total, read_at() if read_at is not None else "")], pyarrow.string())
-    yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], names=names)
+        yield pyarrow.record_batch([*rows.columns, *marks], schema=schema)
 
 
 def _find_first_place() -> int:
@@ -293,20 +287,13 @@ def _number_columns(frame: "DataFrame", write: WriteSpec) -> "DataFrame":
     return numbered.select(*(f"_{n}" for n in range(len(names)) if n not in last), *(f"_{n}" for n in last))
 
 
-def select_counted(staged: "DataFrame", write: WriteSpec, runs: Sequence[int]) -> "DataFrame":
-    """Return the rows under their names, each of which must be of a run that was counted.
+def select_named(staged: "DataFrame", write: WriteSpec) -> "DataFrame":
+    """Return the rows under their names.
 
     Behind them those of a topic have :data:`PLACED`, and :data:`AT`, which rises as they have arrived.
     """
     named = [functions.col(f"_{n}").alias(column.name) for n, column in enumerate(write.columns)]
-    return select_run(staged, runs).select(*named, *((*PLACED, AT) if write.ordered else ()))
-
-
-def select_run(staged: "DataFrame", runs: Sequence[int]) -> "DataFrame":
-    """Return the rows, each of which must be of a run that was counted."""
-    other = functions.raise_error(functions.lit("A task ran twice, and its rows are not those that were counted."))
-    known = functions.when(functions.col(RUN).isin(list(runs)), functions.lit(True)).otherwise(other)
-    return staged.where(functions.col(END).isNull() & known)
+    return staged.select(*named, *((*PLACED, AT) if write.ordered else ()))
 
 
 def check_partitions(rows: "DataFrame", table: SparkTable) -> None:

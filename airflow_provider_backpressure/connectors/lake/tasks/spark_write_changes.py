@@ -6,7 +6,6 @@ the end of the last window that has a mark.
 
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,28 +13,32 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow
-from pyspark import StorageLevel
 
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, open_table
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import (
     ASK,
+    KEPT,
     OP,
+    SEQ,
     ChangeBatches,
     unpack_xids,
 )
+from airflow_provider_backpressure.connectors.lake.tasks.materialised_rows import (
+    MATERIALISED,
+    declare,
+    materialise,
+    pack,
+)
 from airflow_provider_backpressure.connectors.lake.tasks.spark_change_merge import UNKNOWN, ChangeFold, list_keys, quote
 from airflow_provider_backpressure.connectors.lake.tasks.spark_write import (
-    END,
-    RUN,
     Publish,
     check_partitions,
     commit_once,
     find_mark,
     maintain_behind,
     publish_changes,
-    select_run,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.failpoints import Step, reach
@@ -55,10 +58,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWN_TYPES = (
-    "backpressure_seq long, backpressure_op short, backpressure_kept array<short>, backpressure_ask array<string>"
-)
-MATERIALISED = StorageLevel.DISK_ONLY
+OWN_TYPES = ((SEQ, "bigint"), (OP, "smallint"), (KEPT, "array<smallint>"), (ASK, "array<string>"))
+"""Columns before a change's values, and their types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,17 +152,16 @@ class WindowAttempt:
                     changes.xids = list(xids)
                     way_out = task_module(spec.read.kind.removesuffix("_log"), "read").way_out
                     made = ChangeBatches(columns=columns, key=key, way_out=way_out)
-                    for batch in _stamp(made, choose(changes), changes):
+                    say = partial(_say, made, changes)
+                    for batch in pack(made.read(choose(changes)), made.schema, say):
                         yield batch
                         reach(Step.IN_COPY, tag)
 
-        typed = ", ".join(f"_{n} {declare_type(carrier(column.type)[1])}" for n, column in enumerate(columns))
-        schema = f"{OWN_TYPES}, {typed}, {RUN} long, {END} string"
-        frame = map_batches(self.session.range(0, 1, 1, 1), read, schema, self.profile)
-        staged = frame.localCheckpoint(eager=True, storageLevel=MATERIALISED)
-        ((run, said),) = staged.where(quote(END).isNotNull()).select(RUN, END).collect()
+        typed = [(f"_{n}", declare_type(carrier(column.type)[1])) for n, column in enumerate(columns)]
+        frame = map_batches(self.session.range(0, 1, 1, 1), read, declare([*OWN_TYPES, *typed]), self.profile)
+        (said,), rows = materialise(frame)
         told = json.loads(said)
-        return Staged(changes=select_run(staged, [run]), **{**told, "kept": tuple(told["kept"])})
+        return Staged(changes=rows, **{**told, "kept": tuple(told["kept"])})
 
     def fold(self, table: SparkTable, staged: Staged) -> tuple["DataFrame", ChangeFold, str]:
         """Return what is to be merged, by what, and the position of the log when a row was read again, if one was."""
@@ -194,14 +194,5 @@ class WindowAttempt:
         return bounds.start.has_reached(goal(window.goal, read_at))
 
 
-def _stamp(made: ChangeBatches, rows: Iterable[list[bytes]], changes: Changes) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the batches with the number of this run, and behind them a row that says what they are."""
-    run = pyarrow.scalar(secrets.randbits(62), pyarrow.int64())
-    schema = pyarrow.schema([*made.schema, pyarrow.field(RUN, pyarrow.int64()), pyarrow.field(END, pyarrow.string())])
-    for batch in made.read(rows):
-        more = [pyarrow.repeat(run, batch.num_rows), pyarrow.nulls(batch.num_rows, pyarrow.string())]
-        yield pyarrow.record_batch([*batch.columns, *more], schema=schema)
-    told = made.describe(changes.xids, changes.read_at)
-    nothing = [pyarrow.nulls(1, each.type) for each in made.schema]
-    end = pyarrow.array([json.dumps(told)], pyarrow.string())
-    yield pyarrow.record_batch([*nothing, pyarrow.repeat(run, 1), end], schema=schema)
+def _say(made: ChangeBatches, changes: Changes) -> str:
+    return json.dumps(made.describe(changes.xids, changes.read_at))

@@ -34,6 +34,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import (
     translate_refusals,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import ASK, KEPT, OP, SEQ
+from airflow_provider_backpressure.connectors.lake.tasks.materialised_rows import declare, materialise
 from airflow_provider_backpressure.connectors.lake.tasks.shared_change_batches import (
     TABLE,
     SharedColumns,
@@ -43,8 +44,6 @@ from airflow_provider_backpressure.connectors.lake.tasks.shared_change_batches i
 from airflow_provider_backpressure.connectors.lake.tasks.spark_change_merge import quote
 from airflow_provider_backpressure.connectors.lake.tasks.spark_table_maintenance import maintain
 from airflow_provider_backpressure.connectors.lake.tasks.spark_write import (
-    END,
-    RUN,
     Publish,
     add_up,
     check_partitions,
@@ -52,10 +51,8 @@ from airflow_provider_backpressure.connectors.lake.tasks.spark_write import (
     find_mark,
     make_result,
     publish_changes,
-    select_run,
 )
 from airflow_provider_backpressure.connectors.lake.tasks.spark_write_changes import (
-    MATERIALISED,
     OWN_TYPES,
     Staged,
     WindowAttempt,
@@ -217,15 +214,13 @@ class SharedWindow:
             with report_errors():
                 for _ in batches:
                     changes = get_shared_reader(kind).stream_changes(source, tables, piece, tag)
-                    for batch in read_batches(changes, tables, shared, run=RUN, end=END):
+                    for batch in read_batches(changes, tables, shared):
                         yield batch
                         reach(Step.IN_COPY, tag)
 
-        schema = f"{OWN_TYPES}, {TABLE} int, {shared.list_fields()}, {RUN} long, {END} string"
-        frame = map_batches(self.session.range(0, 1, 1, 1), read, schema, self.profile)
-        staged = frame.localCheckpoint(eager=True, storageLevel=MATERIALISED)
-        ((run, said),) = staged.where(quote(END).isNotNull()).select(RUN, END).collect()
-        told, rows, found = json.loads(said), select_run(staged, [run]), list[Staged]()
+        schema = declare([*OWN_TYPES, (TABLE, "int"), *shared.list_fields()])
+        (said,), rows = materialise(map_batches(self.session.range(0, 1, 1, 1), read, schema, self.profile))
+        told, found = json.loads(said), list[Staged]()
         for number, table in enumerate(tables):
             own = [quote(name_shared(place)).alias(f"_{n}") for n, place in enumerate(shared.places[number])]
             changes = rows.where(quote(TABLE) == functions.lit(number)).select(SEQ, OP, KEPT, ASK, *own)

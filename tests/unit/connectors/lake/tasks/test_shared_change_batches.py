@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import KEPT as KEPT_COLUMN
 from airflow_provider_backpressure.connectors.lake.tasks.change_batches import OP, SEQ, unpack_xids
+from airflow_provider_backpressure.connectors.lake.tasks.materialised_rows import END, ROWS, RUN
 from airflow_provider_backpressure.connectors.lake.tasks.shared_change_batches import (
     TABLE,
     SharedColumns,
@@ -58,16 +59,17 @@ class Log:
 def test_columns_of_one_type_have_one_place() -> None:
     """W2, K2: the frame is as wide as the widest tables, and each row's values are in its own columns."""
     shared = SharedColumns.create([table.read.columns for table in TABLES])
-    assert shared.list_fields() == "s0 bigint, s1 string, s2 bigint, s3 decimal(6,2)"
+    assert shared.list_fields() == [("s0", "bigint"), ("s1", "string"), ("s2", "bigint"), ("s3", "decimal(6,2)")]
     assert shared.places == ((0, 1, 2), (3, 0, 1), (0,))
     log = Log(
         (0, [change(1, UPSERT, [b"1", b"a", b"9"], [None])]),
         (1, [change(1, UPSERT, [b"1.50", b"5", b"x"], [None])]),
         (0, [change(2, UPSERT, [b"2", KEPT, None], [None]), change(3, DELETE, [b"1", None, None], [None])]),
     )
-    *batches, last = read_batches(log, TABLES, shared, run="run", end="end")
-    rows = pyarrow.Table.from_batches(batches).to_pylist()
-    assert len({row["run"] for row in rows}) == 1
+    *batches, last = read_batches(log, TABLES, shared)
+    lists = pyarrow.Table.from_batches(batches).to_pylist()
+    assert len({each[RUN] for each in lists}) == 1
+    rows = [row for each in lists for row in each[ROWS]]
     found = [tuple(row[name] for name in (TABLE, SEQ, OP, KEPT_COLUMN, *map(name_shared, range(3)))) for row in rows]
     assert found == [
         (0, 1, UPSERT, None, 1, "a", 9),
@@ -76,7 +78,7 @@ def test_columns_of_one_type_have_one_place() -> None:
         (1, 1, UPSERT, None, 5, "x", None),
     ]
     assert str(rows[3]["s3"]) == "1.50"
-    said = json.loads(last.to_pylist()[0]["end"])
+    said = json.loads(last.to_pylist()[0][END])
     assert {number: each["rows"] for number, each in said.items()} == {"0": 3, "1": 1}
     assert (said["0"]["kept"], said["0"]["once"], said["1"]["once"]) == ([1], False, True)
     assert unpack_xids(said["0"]["xids"]) == [7]
@@ -89,4 +91,4 @@ def test_a_value_that_a_column_cannot_hold_names_the_table() -> None:
     shared = SharedColumns.create([table.read.columns for table in TABLES])
     log = Log((1, [change(1, UPSERT, [b"no number", b"5", b"x"], [None])]))
     with pytest.raises(SourceRefused, match="The log cannot be replayed into prices: "):
-        list(read_batches(log, TABLES, shared, run="run", end="end"))
+        list(read_batches(log, TABLES, shared))
