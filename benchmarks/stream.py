@@ -65,6 +65,7 @@ console = Console()
 class Turn:
     """What one side took for one backlog."""
 
+    tables: int
     side: str
     seconds: float
     cpu_seconds: float
@@ -75,6 +76,7 @@ class Turn:
 class Lateness:
     """How late rows were that were written to all tables while the shared log was replayed run after run."""
 
+    tables: int
     offered: float
     """Changes a second that were written; fewer than were to be where the source takes no more."""
     runs: int
@@ -290,7 +292,7 @@ class Stage:
                     found += [float(late) for late, _ in rows]
                     since[name] = max([since[name], *(at for _, at in rows)])
             reached = written.value / (time.monotonic() - began)
-        return Lateness(offered=reached, runs=runs, seconds=found)
+        return Lateness(tables=len(self.names), offered=reached, runs=runs, seconds=found)
 
     @contextmanager
     def _writing(self, rate: float) -> Iterator["Synchronized[int]"]:
@@ -380,7 +382,7 @@ def measure(services: Services, tables: int, changes: int, turns: int, seconds: 
                     work[side]()
                 parts = {name: tree.cpu_seconds for name, tree in accounts.trees.items()}
                 parts["client"] = time.process_time() - began
-                found.append(Turn(side=side, seconds=accounts.seconds, cpu_seconds=sum(parts.values())))
+                found.append(Turn(tables=tables, side=side, seconds=accounts.seconds, cpu_seconds=sum(parts.values())))
                 shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
                 console.print(f"{side}: {accounts.seconds:.1f} s, {found[-1].cpu_seconds:.1f} CPU s ({shown})")
             stage.check(("stream", "slots", "public"))
@@ -391,59 +393,72 @@ def measure(services: Services, tables: int, changes: int, turns: int, seconds: 
     return found, late
 
 
-def section(
-    command: str, turns: Sequence[Turn], late: Lateness, tables: int, changes: int, about: dict[str, str]
-) -> str:
+def section(command: str, turns: Sequence[Turn], late: Sequence[Lateness], changes: int, about: dict[str, str]) -> str:
     """Return the figures as Markdown: the median of each side, and how late rows of the shared log are."""
-    figures = {}
-    for side in SIDES:
-        own = [each for each in turns if each.side == side]
-        figures[side] = tuple(
-            statistics.median(getattr(each, name) for each in own) for name in ("seconds", "cpu_seconds")
-        )
-    floor = figures["server"][1]
-    lines = [
-        f"| {SIDES[side]} | {seconds:.1f} | {changes / seconds:,.0f} | {cpu:.1f} | {cpu / changes * 1e6:.0f} | "
-        f"{cpu / floor:.2f} |"
-        for side, (seconds, cpu) in figures.items()
-    ]
-    shares = statistics.quantiles(late.seconds, n=100)
     return "\n".join(
         [
-            f"{changes:,} changes of {tables} tables into PostgreSQL, in transactions over two tables. All are written "
-            "before they are replayed:",
+            f"{changes:,} changes into PostgreSQL, in transactions over two tables. All are written before they are "
+            "replayed:",
             f"\n```sh\n{command}\n```\n",
-            "| side | wall s | changes/s | CPU s | µs of CPU a change | CPU over PostgreSQL's own |",
-            "|---|---|---|---|---|---|",
-            *lines,
+            "| tables | side | wall s | changes/s | CPU s | µs of CPU a change | CPU over PostgreSQL's own |",
+            "|---|---|---|---|---|---|---|",
+            *(line for each in late for line in _list_sides(turns, each.tables, changes)),
             "",
             "CPU is that of Spark, both servers and the lane, planning included. After each backlog every target is "
             "compared with the source.\n",
-            f"At half of that rate ({late.offered:,.0f} changes/s to all tables) {late.runs} runs followed each other. "
-            f"A row was seen in the target {shares[49]:.1f} s after its writing (median) or {shares[98]:.1f} s (p99), "
-            "without Airflow's own part.\n",
+            "Then rows are written at half of the shared log's rate, and seen in their targets, without Airflow's own "
+            "part:\n",
+            "| tables | changes/s to all | runs | median s from writing to sight | p99 s |",
+            "|---|---|---|---|---|",
+            *map(_describe_lateness, late),
+            "",
             report.machine(about),
         ]
     )
 
 
+def _list_sides(turns: Sequence[Turn], tables: int, changes: int) -> Iterator[str]:
+    """Yield a line for each side, by so many tables."""
+    figures = {}
+    for side in SIDES:
+        own = [each for each in turns if (each.tables, each.side) == (tables, side)]
+        figures[side] = tuple(
+            statistics.median(getattr(each, name) for each in own) for name in ("seconds", "cpu_seconds")
+        )
+    floor = figures["server"][1]
+    for side, (seconds, cpu) in figures.items():
+        yield (
+            f"| {tables} | {SIDES[side]} | {seconds:.1f} | {changes / seconds:,.0f} | {cpu:.1f} | "
+            f"{cpu / changes * 1e6:.0f} | {cpu / floor:.2f} |"
+        )
+
+
+def _describe_lateness(late: Lateness) -> str:
+    shares = statistics.quantiles(late.seconds, n=100)
+    return f"| {late.tables} | {late.offered:,.0f} | {late.runs} | {shares[49]:.1f} | {shares[98]:.1f} |"
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stream", description=__doc__)
-    parser.add_argument("--tables", type=int, default=8)
+    parser.add_argument("--tables", type=int, nargs="+", default=[8, 50])
     parser.add_argument("--changes", type=int, default=300_000)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="for which rows are clocked")
     parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of benchmarks.md")
     wanted = parser.parse_args()
     about = machine.describe(jars=())
-    with temporary_services() as services:
-        turns, late = measure(services, wanted.tables, wanted.changes, wanted.turns, wanted.seconds)
+    turns, late = list[Turn](), list[Lateness]()
+    for tables in wanted.tables:
+        with temporary_services() as services:
+            found, clocked = measure(services, tables, wanted.changes, wanted.turns, wanted.seconds)
+        turns += found
+        late.append(clocked)
     command = (
-        f"python -m benchmarks.stream --tables {wanted.tables} --changes {wanted.changes} --turns {wanted.turns} "
-        f"--seconds {wanted.seconds:g}"
+        f"python -m benchmarks.stream --tables {' '.join(map(str, wanted.tables))} --changes {wanted.changes} "
+        f"--turns {wanted.turns} --seconds {wanted.seconds:g}"
     )
-    text = section(command, turns, late, wanted.tables, wanted.changes, about)
+    text = section(command, turns, late, wanted.changes, about)
     console.print(text, markup=False)
     if wanted.write_docs:
         page.write(HEADING, text)

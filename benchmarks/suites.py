@@ -156,8 +156,8 @@ SUITES = (
     ),
     Suite(
         name="stream",
-        about="changes of eight tables: by one log, by a log for each, by PostgreSQL's replication; how late rows are",
-        minutes=11,
+        about="changes of 8 and of 50 tables: by one log, by a log for each, by PostgreSQL's replication; how late rows are",
+        minutes=24,
         options=lambda rows: [
             *("--changes", str(max(int(rows * 0.03), 5_000))),
             *("--seconds", "60" if rows >= ROWS else "10"),
