@@ -177,6 +177,7 @@ def test_rows_of_an_execution_that_was_not_counted_fail_the_write(case: Case) ->
     assert len(select_counted(rows, [7, 8]).collect()) == 2
     with pytest.raises(PySparkException, match="A task ran twice"):
         select_counted(rows, [7]).collect()
+    assert select_counted(rows.where("false"), []).collect() == [], "a frame without a task says nothing"
 
 
 @pytest.mark.statement("X2")

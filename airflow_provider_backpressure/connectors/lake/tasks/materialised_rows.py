@@ -62,8 +62,8 @@ def select_counted(kept: "DataFrame", runs: Sequence[int]) -> "DataFrame":
     """
     other = functions.raise_error(functions.lit("A task ran twice, and its rows are not those that were counted."))
     # An array stays out of the code that Spark makes of a query, so that ranges have the same, compiled once.
-    counted = functions.array_contains(functions.array(*map(functions.lit, runs)), functions.col(RUN))
-    known = functions.when(counted, functions.lit(True)).otherwise(other)
+    counted = functions.array(*map(functions.lit, runs)).cast("array<bigint>")
+    known = functions.when(functions.array_contains(counted, functions.col(RUN)), functions.lit(True)).otherwise(other)
     return kept.where(functions.col(END).isNull() & known).select(functions.inline(ROWS))
 
 
