@@ -156,7 +156,7 @@ SUITES = (
     ),
     Suite(
         name="stream",
-        about="changes of 8 and 50 tables: by one log, by a log for each, by PostgreSQL's replication; how late rows are",
+        about="changes of 8 and 50 tables: by one log, a log for each, PostgreSQL's replication; how late rows are",
         minutes=24,
         options=lambda rows: [
             *("--changes", str(max(int(rows * 0.03), 5_000))),
