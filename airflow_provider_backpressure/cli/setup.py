@@ -71,7 +71,7 @@ def make_role(address: URL, role: str, password: str) -> None:
     """Make the role for any host, or give it a new password, and let it use the ledger's tables.
 
     ``MissingRight`` where the account of ``address`` may not do that, otherwise the ledger's other errors. MySQL
-    commits     each of the statements by itself; all may be run again.
+    commits each of the statements by itself; all may be run again.
     """
     try:
         with closing(Database(address)) as database:

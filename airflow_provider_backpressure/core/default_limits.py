@@ -35,6 +35,10 @@ HEARTBEAT_SECONDS = 30.0
 SLOWER_SAMPLES = 3
 """Samples in a row, each slower than its source, until a hydration counts as not keeping up."""
 
+# The source's disk
+HEADROOM_HOURS = 2.0
+"""Hours before the limit of a followed PostgreSQL table's log at which a warning begins, where the budget names none."""
+
 # Settings of Airflow's section [backpressure], where it does not have them
 INLINE_WAIT_SECONDS = 30.0
 """How long a lane waits at a closed gate before it defers."""

@@ -166,14 +166,6 @@ def _keeps_rows(snapshot: Snapshot) -> bool:
     return OURS in facts and not any(int(facts.get(name, 0)) for name in _CHANGES)
 
 
-PROPERTIES = {
-    # Old metadata files go as new ones come: each commit writes one, with all snapshots and slices in it.
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-    # Otherwise every commit leaves a manifest of its own, and readers open them all.
-    "commit.manifest-merge.enabled": "true",
-}
-"""Of a table that is created here."""
 _LARGE = {pyarrow.large_string(): pyarrow.string(), pyarrow.large_binary(): pyarrow.binary()}
 
 

@@ -22,7 +22,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from airflow_provider_backpressure.connectors.lake.iceberg import data_files as iceberg_history
+from airflow_provider_backpressure.connectors.lake.iceberg import data_files
 from airflow_provider_backpressure.connectors.lake.iceberg import upsert as iceberg_merge
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import (
     IMPLEMENTATION,
@@ -63,6 +63,14 @@ from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailabl
 
 _ONCE = {"commit.retry.num-retries": "0"}
 """Set on a table in memory only: a commit that was overtaken must be decided again, not put on top of the other."""
+PROPERTIES = {
+    # Old metadata files go as new ones come: each commit writes one, with all snapshots and slices in it.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # Otherwise every commit leaves a manifest of its own, and readers open them all.
+    "commit.manifest-merge.enabled": "true",
+}
+"""Of a table that is created here."""
 
 
 class IcebergTable(VersionedTable[Table]):
@@ -86,7 +94,7 @@ class IcebergTable(VersionedTable[Table]):
 
     def schema(self) -> pyarrow.Schema | None:
         table = self._find()
-        return None if table is None else iceberg_history.schema_of(table, self.name)
+        return None if table is None else data_files.schema_of(table, self.name)
 
     def check(self, schema: pyarrow.Schema) -> None:
         """See :meth:`..base_table.LakeTable.check`.
@@ -95,7 +103,7 @@ class IcebergTable(VersionedTable[Table]):
         """
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        return iceberg_history.to_stored_schema(schema)
+        return data_files.to_stored_schema(schema)
 
     def has_year_limit(self, mode: str) -> bool:
         """See :meth:`..base_table.LakeTable.has_year_limit`. pyiceberg makes Python's dates of bounds."""
@@ -112,7 +120,7 @@ class IcebergTable(VersionedTable[Table]):
         except NamespaceAlreadyExistsError:
             pass
         try:
-            self._catalog.create_table(self.name, self.to_stored_schema(schema), properties=iceberg_history.PROPERTIES)
+            self._catalog.create_table(self.name, self.to_stored_schema(schema), properties=PROPERTIES)
         except TableAlreadyExistsError:
             return
 
@@ -213,7 +221,7 @@ class IcebergTable(VersionedTable[Table]):
     def is_rearranged(self, since: ContentVersion) -> bool:
         """See :meth:`..base_table.LakeTable.is_rearranged`. Each snapshot says it by its operation."""
         table = self._load()
-        return str(table.metadata.table_uuid) == since.table and iceberg_history.keeps_rows(table, since.number)
+        return str(table.metadata.table_uuid) == since.table and data_files.keeps_rows(table, since.number)
 
     def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..base_table.LakeTable.read`. A file that is gone has no rows."""
@@ -221,7 +229,7 @@ class IcebergTable(VersionedTable[Table]):
         if files is None:
             yield from scan_rows(table, columns)
             return
-        schema, names = iceberg_history.columns_of(table), iceberg_history.list_names(table)
+        schema, names = data_files.columns_of(table), data_files.list_names(table)
         for name in files:
             try:
                 stream = self._load_data().input(name)
@@ -294,7 +302,7 @@ class IcebergTable(VersionedTable[Table]):
         return Holder.create(plan, before.epoch + 1 if before else 1, table=self._id(table))
 
     def _check_unreverted(self, table: Table, holder: Holder) -> None:
-        iceberg_history.check_unreverted(table, table.properties.get(LAST), self.name)
+        data_files.check_unreverted(table, table.properties.get(LAST), self.name)
 
     def _check_base(self, table: Table) -> None:
         """Once a snapshot is made on top, nothing says that those before it are gone."""

@@ -130,7 +130,7 @@ class SqlSession:
 
 @contextmanager
 def clone_on_server(session: "AnySession") -> Iterator["AnySession"]:
-    """Do what :func:`.sessions.clone_session` says, over Spark Connect."""
+    """Do what :func:`.connect_or_classic_session.clone_session` says, over Spark Connect."""
     if not hasattr(SparkConnectClient, "clone"):
         raise SinkRefused(_TOO_OLD.format(f"the client in Airflow is PySpark {PYSPARK}"))
     try:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from airflow_provider_backpressure.connectors.relational.config import TableSource, make_stream
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.default_limits import HEADROOM_HOURS
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import WalHeadroom, Watched
 from airflow_provider_backpressure.core.ports import Source
@@ -14,8 +15,6 @@ from airflow_provider_backpressure.core.table_selection import TableName
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 STOP_AND_KEEP, DROP_AND_RESTART = "stop_and_keep", "drop_slot_and_restart"
-HEADROOM_HOURS = 2.0
-"""Hours before the limit of the kept log at which a warning begins, where the budget names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
