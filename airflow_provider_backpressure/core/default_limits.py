@@ -37,7 +37,7 @@ SLOWER_SAMPLES = 3
 
 # The source's disk
 HEADROOM_HOURS = 2.0
-"""Hours before the limit of a followed PostgreSQL table's log at which a warning begins, where the budget names none."""
+"""Hours before the limit of a followed PostgreSQL table's log at which a warning begins; a budget may name others."""
 
 # Settings of Airflow's section [backpressure], where it does not have them
 INLINE_WAIT_SECONDS = 30.0
