@@ -170,14 +170,7 @@ def _make_commands() -> list[GroupCommand]:
                     LEDGER,
                     ARG_OUTPUT,
                 ),
-                _action(
-                    "history",
-                    "Show the history of manual changes",
-                    ANY_HYDRATION,
-                    LEDGER,
-                    ARG_OUTPUT,
-                    module="manual_control",
-                ),
+                _action("history", "Show the history of manual changes", ANY_HYDRATION, LEDGER, ARG_OUTPUT),
                 _action(
                     "retry-range",
                     "Read failed or wrong ranges again",

@@ -1,22 +1,11 @@
-"""``pause``, ``resume``, ``set``, ``history`` and ``change-owner``: what a person changes, and the history of that."""
+"""``pause``, ``resume``, ``set`` and ``change-owner``: what a person changes."""
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any
 
 from airflow.utils.platform import getuser
 
-from airflow_provider_backpressure.cli.command import (
-    NESTED,
-    SHOWN,
-    command,
-    find_hydration,
-    open_ledger,
-    print_rows,
-)
-from airflow_provider_backpressure.core.gate.cluster_queue import (
-    Change,
-)
+from airflow_provider_backpressure.cli.command import command, find_hydration, open_ledger
+from airflow_provider_backpressure.core.gate.cluster_queue import Change
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.ports.ledger import LedgerReader
 from airflow_provider_backpressure.core.transitions import still_owned
@@ -57,29 +46,6 @@ def set_(args: Namespace) -> None:
 
 
 @command
-def history(args: Namespace) -> None:
-    """Show the history of manual changes."""
-    with open_ledger(args) as ledger:
-        meant = find_hydration(ledger, args.hydration).id if args.hydration else None
-        acts = ledger.controls(meant)
-    nested = args.output in NESTED
-    print_rows(
-        args,
-        [
-            {
-                "at": act.at,
-                "who": act.who,
-                "action": act.action,
-                "hydration": act.hydration_id[:SHOWN],
-                "values": dict(act.values) if nested else _as_text(act.values),
-                "why": act.why,
-            }
-            for act in acts
-        ],
-    )
-
-
-@command
 def change_owner(args: Namespace) -> None:
     """Let a DAG own what another DAG has hydrated: all of it, or one hydration."""
     with open_ledger(args) as ledger:
@@ -102,10 +68,6 @@ def _is_running(dag_id: str, run_id: str) -> bool:
     from airflow.models.dagrun import DagRun  # noqa: TID251
 
     return any(run.state == "running" for run in DagRun.find(dag_id=dag_id, run_id=run_id))
-
-
-def _as_text(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
 
 
 def _find_hydrations(ledger: LedgerReader, args: Namespace) -> list[Hydration]:
