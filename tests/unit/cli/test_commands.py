@@ -131,7 +131,7 @@ def test_one_screen_answers_both_questions(world, airflow):
     assert "never catches up at this rate" in text
     assert "3 offsets held back by open transactions" in text
     assert "60.0 % 600.0 MiB of 1000.0 MiB" in text
-    assert "phase hydration for 0:0" in text
+    assert re.search(r"phase hydration for 0:\d\d", text)
     assert "committed ▁" in text
     assert "memory ▅ fullest executor" in text.replace("▅" * text.count("▅"), "▅")
 
