@@ -172,9 +172,11 @@ class Follower:
 
     @contextmanager
     def _member(self, name: str) -> Iterator[Member]:
-        with self._table(name) as (_, source, sink):
-            known = self.ledger.hydrations()
-            hydration = next(one for one in known if one.sink_identity == sink.identity)
+        with self._table(name) as (planner, source, sink):
+            hydration = self.ledger.find(
+                environment=planner.environment, source_identity=source.identity, sink_identity=sink.identity
+            )
+            assert hydration is not None, "its table was copied"
             yield Member(hydration=hydration, source=source, sink=sink)
 
     @contextmanager
