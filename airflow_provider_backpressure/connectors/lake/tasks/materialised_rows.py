@@ -1,7 +1,7 @@
-"""Rows that tasks make once and Spark reads as often as it likes: materialised on the executors, many in a list.
+"""Rows that tasks make once and Spark reads several times: materialised on the executors, many in a list.
 
-Spark keeps the rows of a checkpoint one by one, in Java's serialisation, and takes all of them out again whenever it
-looks for some. A list of rows is one row for it, which costs little more than its bytes.
+Spark serialises each row of a checkpoint by itself, and reads all of them whenever it looks for some. A list of rows is
+one row for it, which costs little more than its bytes.
 """
 
 import secrets
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS, RUN, END = "backpressure_rows", "backpressure_run", "backpressure_end"
-"""Columns of what is materialised: a list of rows, which execution of a task has made it, and what that says behind its
-last row."""
+"""Columns of what is materialised: a list of rows, the number of the execution of a task that made it, and, behind the
+last list of an execution, what it says of all its rows."""
 MATERIALISED = StorageLevel.DISK_ONLY
 MOST_ROWS, MOST_BYTES = 1_000, 2**20
 """Of a list; a row alone may be larger."""
@@ -32,12 +32,12 @@ def declare(fields: Iterable[tuple[str, str]]) -> str:
 def pack(
     batches: Iterable[pyarrow.RecordBatch], schema: pyarrow.Schema, describe: Callable[[], str]
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield rows of a schema in lists, and behind them what ``describe`` says of all of them."""
+    """Yield the rows of batches, which have this schema, in lists; behind them what ``describe`` says of all rows."""
     run, texts = pyarrow.scalar(secrets.randbits(62), pyarrow.int64()), pyarrow.string()
     names = [ROWS, RUN, END]
     for batch in batches:
         if batch.num_rows:
-            rows = _make_lists(pyarrow.record_batch(batch.columns, schema=schema))
+            rows = _make_lists(batch)
             more = [pyarrow.repeat(run, len(rows)), pyarrow.nulls(len(rows), texts)]
             yield pyarrow.record_batch([rows, *more], names=names)
     nothing = pyarrow.nulls(1, pyarrow.list_(pyarrow.struct(list(schema))))
@@ -61,7 +61,7 @@ def select_counted(kept: "DataFrame", runs: Sequence[int]) -> "DataFrame":
     Where a task ran twice, its blocks may be of either run: a row of another one fails the job.
     """
     other = functions.raise_error(functions.lit("A task ran twice, and its rows are not those that were counted."))
-    # An array stays out of the code that Spark makes of a query, so that ranges have the same, compiled once.
+    # Spark generates no code for the values of an array: all ranges have the same code, which is compiled once.
     counted = functions.array(*map(functions.lit, runs)).cast("array<bigint>")
     known = functions.when(functions.array_contains(counted, functions.col(RUN)), functions.lit(True)).otherwise(other)
     return kept.where(functions.col(END).isNull() & known).select(functions.inline(ROWS))

@@ -17,7 +17,7 @@ SCHEMA = pyarrow.schema([("n", pyarrow.int64()), ("text", pyarrow.string())])
 
 
 def make_batch(count: int, text: str = "a") -> pyarrow.RecordBatch:
-    return pyarrow.record_batch([pyarrow.array(range(count)), pyarrow.repeat(text, count)], names=["_0", "_1"])
+    return pyarrow.record_batch([pyarrow.array(range(count)), pyarrow.repeat(text, count)], schema=SCHEMA)
 
 
 def test_the_schema_is_one_that_spark_reads() -> None:
