@@ -54,8 +54,7 @@ ERRORS = Errors(refused=SourceRefused, unavailable=SourceUnavailable)
 SLOT_SECONDS = 600
 """Longest wait for transactions that were open before: a slot begins behind the last of them."""
 WINDOW_BYTES = 64 * 1024 * 1024
-"""Most log in one window, unless a large one is asked for: the server decodes it from its start each time that it is
-read."""
+"""Most log in one window, unless a large one is asked for: the server decodes it from its start at each read."""
 RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table again'
 MARK, SIGNED = "@", "/"
 """Before what marks the publication by which a position of the log is read, and before the position's token."""
