@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, InvalidatePoolError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_provider_backpressure.exceptions import BackpressureError, LedgerRefused, LedgerUnavailable, strip_frames
-from airflow_provider_backpressure.ledger import models as versions
+from airflow_provider_backpressure.ledger import revision as versions
 
 DIALECTS = ("mysql", "mariadb")
 """SQLAlchemy's names. MariaDB, which Airflow does not support, serves as well as it can."""

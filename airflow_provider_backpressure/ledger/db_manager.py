@@ -6,9 +6,10 @@ from airflow.utils.db_manager import BaseDBManager
 from alembic import command
 from alembic.config import Config
 
-from airflow_provider_backpressure.ledger import models as versions
+from airflow_provider_backpressure.ledger import revision as versions
 from airflow_provider_backpressure.ledger.migration import ALEMBIC_INI, MIGRATIONS
-from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
+from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.revision import VERSION_TABLE
 
 
 class BackpressureDBManager(BaseDBManager):

@@ -8,9 +8,10 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy.engine import URL
 
-from airflow_provider_backpressure.ledger import models as versions
+from airflow_provider_backpressure.ledger import revision as versions
 from airflow_provider_backpressure.ledger.database import Database
-from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
+from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.revision import VERSION_TABLE
 
 HERE = Path(__file__).parent
 MIGRATIONS = HERE / "migrations"

@@ -6,7 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from airflow_provider_backpressure.ledger.database import Database, MissingRight
-from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
+from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.revision import VERSION_TABLE
 
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 

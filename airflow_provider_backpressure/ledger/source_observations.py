@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.monitoring.ledger_pruning import KEPT
 from airflow_provider_backpressure.core.ports.ledger import History
-from airflow_provider_backpressure.core.progress.alerts import Notice, note_alerts
 from airflow_provider_backpressure.core.progress.lag import Course, Sight, advance
+from airflow_provider_backpressure.core.progress.notified_events import Notice, note_alerts
 from airflow_provider_backpressure.core.progress.rates_and_eta import PLAN_WORKER, Sample
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState

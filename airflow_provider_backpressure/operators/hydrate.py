@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.execution.kept_snapshot import SNAPSHOTS
 from airflow_provider_backpressure.core.execution.lane_submission import LaneResult, Outcome
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.gate.task_activity import Step
-from airflow_provider_backpressure.core.progress.alerts import Kind, event
+from airflow_provider_backpressure.core.progress.notified_events import Kind, event
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime
 from airflow_provider_backpressure.core.table_selection import placeholder
 from airflow_provider_backpressure.core.verification.verifier import Verify

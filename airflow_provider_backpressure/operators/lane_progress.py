@@ -14,8 +14,8 @@ from airflow_provider_backpressure.core.execution.lane_submission import LaneRes
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.poll_policy import SystemClock
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.alerts import KEY, Event, Kind, conditions, event
 from airflow_provider_backpressure.core.progress.lag import Course
+from airflow_provider_backpressure.core.progress.notified_events import KEY, Event, Kind, conditions, event
 from airflow_provider_backpressure.core.progress.rates_and_eta import line
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, Transient

@@ -21,6 +21,7 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, Terminal
 from airflow_provider_backpressure.hooks.hydration_session import HydrationSession, SinkDeclaration, SourceDeclaration
 from airflow_provider_backpressure.hooks.recorded_declaration import to_json
+from airflow_provider_backpressure.operators.dag_checks import check_planned_once
 from airflow_provider_backpressure.operators.failed_tables import check_failed
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.several_tables import (
@@ -43,8 +44,6 @@ DONE = (Verdict.UNCHANGED, Verdict.MOVED)
 """Verdicts that leave nothing to do."""
 RESTART, FORETELL, ALLOW_DELETES = "restart", "plan", "allow_deletes"
 """What a run may be triggered for by its ``backpressure``."""
-PLANNED_BY = "_backpressure_planned_by"
-"""Attribute of a DAG: the task that plans each hydration."""
 ONE_TABLE = "A task for each range goes with one table: give each table a hydrate() of its own, or leave it out."
 READ_ONCE = "it is read once, and refresh='each_run' would read it again"
 
@@ -86,7 +85,7 @@ class PlanSnapshotOperator(TransformTask):
     ) -> None:
         super().__init__(**kwargs)
         self.planned = _names(self)
-        self._check_alone()
+        check_planned_once(self, self.planned)
         self.mode = as_mode(mode, self.sink)
         self.consistency = None if consistency is None else as_consistency(consistency, self.source.consistencies)
         self.on_new_column = as_new_column(on_new_column)
@@ -98,20 +97,6 @@ class PlanSnapshotOperator(TransformTask):
         if each_range:
             # Otherwise the tasks of the ranges would be refused, when the plan is made and the first of them runs.
             check_one_task(wanted, what="a task for each range")
-
-    def _check_alone(self) -> None:
-        """Refuse a second plan of one hydration: both would take the target from each other."""
-        if not self.has_dag():  # type: ignore[no-untyped-call]
-            return
-        # With the DAG, so that a DAG of many tasks is not searched for each of them.
-        known: dict[tuple[object, ...], str] = vars(self.dag).setdefault(PLANNED_BY, {})
-        for name in self.planned:
-            other = known.setdefault(name, self.task_id)
-            if other != self.task_id:
-                _, table, _, _, target = name
-                raise InvalidDeclaration(
-                    f"DAG {self.dag_id!r} hydrates {target} from {table} in {other} already: leave one of them out."
-                )
 
     def execute(self, context: Context) -> Any:
         """Plan."""

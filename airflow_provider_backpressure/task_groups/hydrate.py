@@ -1,7 +1,6 @@
 """``hydrate``: the whole of a hydration as one task group."""
 
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -25,6 +24,7 @@ from airflow_provider_backpressure.operators import (
     SubmitRangeOperator,
     VerifyHydrationOperator,
 )
+from airflow_provider_backpressure.operators.dag_checks import warn_if_read_once
 from airflow_provider_backpressure.operators.hydrate import check_one_task
 from airflow_provider_backpressure.operators.lane_progress import Listener, as_listeners
 from airflow_provider_backpressure.operators.plan import ONE_TABLE, as_consistency, continues
@@ -91,11 +91,6 @@ ONE_BY_ONE = (
     "Rows of a topic are upserted in its order, by one lane: leave out lanes and task_per_range, or use mode='append'."
 )
 BY_KEY = "consistency='catch_up' changes and deletes rows by their key: it needs mode='upsert', and no transform."
-READ_ONCE = (
-    "DAG {} has a schedule, but what it hydrates is read once, and later runs do nothing: use refresh='each_run' with "
-    "mode='replace' or mode='upsert' to read it again, mode='mirror' to write only what differs, increment_column= or "
-    "consistency='catch_up' to read what is new, or refresh='once' if one copy is meant."
-)
 NOT_FOLLOWED = (
     "verify='full' compares tables that are followed by consistency='catch_up' from PostgreSQL into PostgreSQL only: "
     "use verify='target'."
@@ -227,12 +222,9 @@ def _each_range(options: HydrationOptions) -> Any:
 
 
 def _warn_if_read_once(options: HydrationOptions, group: TaskGroup) -> None:
-    schedule: Any = group.dag.schedule
-    chosen = (
-        options.refresh is not None or options.mode == Mode.MIRROR or continues(options.source, options.consistency)
-    )
-    if not chosen and schedule not in (None, "@once"):
-        warnings.warn(READ_ONCE.format(group.dag.dag_id), UserWarning, stacklevel=4)
+    chosen = options.refresh is not None or options.mode == Mode.MIRROR
+    if not chosen and not continues(options.source, options.consistency):
+        warn_if_read_once(group.dag, stacklevel=4)
 
 
 def _check(options: HydrationOptions) -> None:

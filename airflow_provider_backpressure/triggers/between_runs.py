@@ -17,7 +17,7 @@ from airflow_provider_backpressure.core.gate.hydration_record import Hydration
 from airflow_provider_backpressure.core.planning.catch_up_windows import open_log
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.progress.alerts import Kind, event, of_course
+from airflow_provider_backpressure.core.progress.notified_events import Kind, event, of_course
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     LogLost,

@@ -11,7 +11,7 @@ from airflow.sdk.module_loading import import_string  # type: ignore[attr-define
 from asgiref.sync import sync_to_async
 
 from airflow_provider_backpressure.airflow_compat import Callback
-from airflow_provider_backpressure.core.progress.alerts import KEY, Event
+from airflow_provider_backpressure.core.progress.notified_events import KEY, Event
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import downgrade, migrate
-from airflow_provider_backpressure.ledger.models import REVISION, VERSION_TABLE, metadata
+from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.revision import REVISION, VERSION_TABLE
 from tests.support import mysql
 
 pytestmark = pytest.mark.integration

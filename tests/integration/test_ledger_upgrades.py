@@ -17,8 +17,8 @@ from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.models import REVISION
 from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.revision import REVISION
 from tests.conformance.ledger.support import address
 from tests.support import mysql
 from tests.support.half_done import LEDGERS, hydrate, keep, target

@@ -22,8 +22,8 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.ledger.migration import migrate
-from airflow_provider_backpressure.ledger.models import REVISION
 from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.revision import REVISION
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 
 LEDGERS = Path(__file__).parent.parent / "integration" / "ledgers"

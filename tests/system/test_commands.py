@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from airflow_provider_backpressure.ledger.models import VERSION_TABLE
+from airflow_provider_backpressure.ledger.revision import VERSION_TABLE
 from airflow_provider_backpressure.ledger.role_grants import TABLES
 from tests.system.installation import Installation
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
+from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.revision import VERSION_TABLE
 from tests.support.mysql import PASSWORD, address, new_role, run
 
 pytestmark = [pytest.mark.system, pytest.mark.long]

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure import __version__
-from airflow_provider_backpressure.ledger.models import REVISION
+from airflow_provider_backpressure.ledger.revision import REVISION
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,7 @@ from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.core.capacity.saturation_curve import Bound
 from airflow_provider_backpressure.core.gate import hydration_record as phases
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
-from airflow_provider_backpressure.core.progress.alerts import Kind
+from airflow_provider_backpressure.core.progress.notified_events import Kind
 from airflow_provider_backpressure.core.push import channel_counters as push_counts
 from airflow_provider_backpressure.core.snapshot import ranges
 from airflow_provider_backpressure.hooks.backpressure import MYSQL_OPTIONS

@@ -9,8 +9,8 @@ from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.hydration_record import GateState, Hydration, Permit, RangeCounts, Span
 from airflow_provider_backpressure.core.gate.signals import Decision, MemoryReading
 from airflow_provider_backpressure.core.gate.task_activity import Activity
-from airflow_provider_backpressure.core.progress.alerts import Notice
 from airflow_provider_backpressure.core.progress.lag import Course, Sight
+from airflow_provider_backpressure.core.progress.notified_events import Notice
 from airflow_provider_backpressure.core.progress.rates_and_eta import Sample, WorkerStatistics
 from airflow_provider_backpressure.core.progress.source_position import Seen, Upstream
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary, Views
@@ -95,7 +95,7 @@ class Observed(ObservedReader, Protocol):
         ...
 
     def note(self, hydration_id: str, present: Mapping[str, float], *, looked: Collection[str]) -> Notice:
-        """Store the conditions, and return the alerts that are new; see ``core.progress.alerts.noted``."""
+        """Store the conditions, and return the alerts that are new, as ``note_alerts`` does."""
         ...
 
     def prune_samples(self, hydration_id: str, *, seconds: float, rows: int, most: int = 1000) -> int:

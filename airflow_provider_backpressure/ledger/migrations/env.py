@@ -4,7 +4,8 @@ from typing import Any
 
 from alembic import context
 
-from airflow_provider_backpressure.ledger.models import VERSION_TABLE, metadata
+from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.revision import VERSION_TABLE
 
 OPTIONS: dict[str, Any] = {
     "target_metadata": metadata,

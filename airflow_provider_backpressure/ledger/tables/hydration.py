@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_backpressure.core import transitions as refusals
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase
 from airflow_provider_backpressure.core.gate.task_activity import Activity
-from airflow_provider_backpressure.core.progress import alerts as events
+from airflow_provider_backpressure.core.progress import notified_events as events
 from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.transitions import hydration_transitions as hydrating

@@ -11,8 +11,8 @@ from airflow_provider_backpressure.ledger import database as module
 from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.database import normalize_url
 from airflow_provider_backpressure.ledger.migration import MIGRATIONS, migrate
-from airflow_provider_backpressure.ledger.models import REVISION
 from airflow_provider_backpressure.ledger.repository import SqlLedger
+from airflow_provider_backpressure.ledger.revision import REVISION
 from tests.conformance.ledger.support import address, planned, register, take
 
 

@@ -9,8 +9,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from airflow_provider_backpressure.ledger import models
 from airflow_provider_backpressure.ledger.migration import ALEMBIC_INI
+from airflow_provider_backpressure.ledger.models import metadata
+from airflow_provider_backpressure.ledger.revision import VERSION_TABLE
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "sqlite", "mysql+pymysql"])
@@ -19,9 +20,9 @@ def test_statements_can_be_printed_for_every_dialect(scheme):
     config = Config(ALEMBIC_INI, output_buffer=printed)
     config.set_main_option("sqlalchemy.url", f"{scheme}://")
     command.upgrade(config, "head", sql=True)
-    for name in models.metadata.tables:
+    for name in metadata.tables:
         assert f"CREATE TABLE {name} " in printed.getvalue()
-    assert f"INSERT INTO {models.VERSION_TABLE} " in printed.getvalue()
+    assert f"INSERT INTO {VERSION_TABLE} " in printed.getvalue()
 
 
 def test_there_is_one_head():

@@ -7,8 +7,8 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_provider_backpressure.core.progress.alerts import Kind
 from airflow_provider_backpressure.core.progress.lag import Sight
+from airflow_provider_backpressure.core.progress.notified_events import Kind
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, QuarantineFull
 from airflow_provider_backpressure.ledger.tables import hydration as hydrations

@@ -103,7 +103,8 @@ def _copy(
     spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection, table: sql.Composable
 ) -> SliceResult:
     tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
-    total = RowSum()
+    # Under mirror the target's server hashes the stage.
+    total = RowSum(hashes=spec.write.mode != MIRROR)
     with time_open(open_copy_out(source, Reading.from_slice(spec.read, piece, tag))) as rows:
         with open_copy_in(connection, table, spec.write.columns, "FORMAT binary") as target:
             for messages in time_handovers(SOURCE.translate_blocks(rows, source)):

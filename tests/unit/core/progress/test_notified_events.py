@@ -6,8 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal, decide
-from airflow_provider_backpressure.core.progress.alerts import Kind, Notice, conditions, from_json, note_alerts, to_json
 from airflow_provider_backpressure.core.progress.lag import Sight, advance
+from airflow_provider_backpressure.core.progress.notified_events import (
+    Kind,
+    Notice,
+    conditions,
+    from_json,
+    note_alerts,
+    to_json,
+)
 from airflow_provider_backpressure.core.progress.source_position import Unit
 from airflow_provider_backpressure.testing import MemoryLedger
 from tests.conformance.ledger.support import planned, take
