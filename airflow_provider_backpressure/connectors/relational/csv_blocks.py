@@ -96,6 +96,10 @@ def _misfit(text: str, columns: Sequence[Column], way_out: Callable[[Column], st
     match = _COLUMN.match(text)
     if match is None:
         return "The source's rows could not be understood as CSV."
-    column = columns[int(match[1])]
+    return describe_misfit(columns[int(match[1])], way_out)
+
+
+def describe_misfit(column: Column, way_out: Callable[[Column], str]) -> str:
+    """Return the sentence about a value that does not fit its column's type."""
     spark = carrier(column.type)[1].simpleString()
     return f"Column {column.name} ({column.type}) holds a value that Spark's {spark} cannot {way_out(column)}"

@@ -14,9 +14,9 @@ import numpy
 import pyarrow
 import pyarrow.compute as pc
 
-from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK, parse
+from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK, describe_misfit, parse
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.exceptions import RangeFailed
+from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
 from airflow_provider_backpressure.spark.change_rows import MOVE, TRUNCATE
 from airflow_provider_backpressure.spark.column_types import arrow_schema
@@ -89,12 +89,11 @@ class ChangeBatches:
         """Yield all changes; ``SourceRefused`` for a value that its column's type cannot hold."""
         waiting, size = list[bytes](), 0
         for rows in changes:
-            for row in rows:
-                waiting.append(row)
-                size += len(row)
-                if size >= BLOCK or len(waiting) >= MOST_ROWS:
-                    yield self._make_batch(waiting)
-                    waiting, size = [], 0
+            waiting += rows
+            size += sum(map(len, rows))
+            if size >= BLOCK or len(waiting) >= MOST_ROWS:
+                yield self._make_batch(waiting)
+                waiting, size = [], 0
         if waiting:
             yield self._make_batch(waiting)
 
@@ -116,7 +115,7 @@ class ChangeBatches:
         schema, found = self.schema, split_changes(rows)
         places = [[column.name for column in self.columns].index(name) for name in self.key]
         values = found.values[len(places) :]
-        typed = parse(write_csv(values), self.columns, self.way_out).combine_chunks()
+        typed = parse_columns(values, self.columns, self.way_out)
         own = [
             buffers.of_numbers(found.numbers, pyarrow.int64()),
             buffers.of_numbers(found.operations, pyarrow.int16()),
@@ -124,8 +123,7 @@ class ChangeBatches:
             join_keys([values[place] for place in places], found.lacking),
         ]
         self._note(found)
-        values_ = [column.combine_chunks().cast(schema.field(f"_{n}").type) for n, column in enumerate(typed.columns)]
-        batch = pyarrow.record_batch([*own, *values_], schema=schema)
+        batch = pyarrow.record_batch([*own, *typed], schema=schema)
         self.total.update(batch.select([SEQ, OP, *schema.names[len(OWN) :]]))
         self._note_keys(batch.select([f"_{place}" for place in places]))
         return batch
@@ -170,6 +168,8 @@ _ARRAY_HEAD = 20
 """Bytes of an array before its numbers, each of which is two bytes behind its length."""
 _LENGTH, _NUMBER = 4, 6
 _BYTES = pyarrow.large_binary()
+_CAST = (pyarrow.string(), pyarrow.int16(), pyarrow.int32(), pyarrow.int64())
+"""Types of which the text of a value is the value, or its digits."""
 _QUOTE, _COMMA, _LINE = (buffers.first_of_bytes(each, _BYTES) for each in (b'"', b",", b"\n"))
 
 
@@ -207,6 +207,28 @@ def join_keys(columns: Sequence[pyarrow.Array], wanted: numpy.ndarray) -> pyarro
     order = numpy.arange(len(places) * width).reshape(width, -1).T.ravel()
     values = texts.take(buffers.of_numbers(order, pyarrow.int64())).cast(pyarrow.large_string()).cast(pyarrow.string())
     return buffers.of_lists(numpy.where(wanted, width, 0), values, ~wanted)
+
+
+def parse_columns(
+    texts: Sequence[pyarrow.Array], columns: Sequence[Column], way_out: Callable[[Column], str]
+) -> list[pyarrow.Array]:
+    """Return texts as what their columns hold; ``SourceRefused`` for one that its column's type cannot hold.
+
+    Texts and integers need no more than a cast; the parser of CSV knows how servers write everything else.
+    """
+    types, found = [field.type for field in arrow_schema(columns)], dict[int, pyarrow.Array]()
+    for number, (values, type_) in enumerate(zip(texts, types, strict=True)):
+        if type_ in _CAST:
+            try:
+                found[number] = values.cast(type_)
+            except pyarrow.ArrowInvalid as error:
+                raise SourceRefused(describe_misfit(columns[number], way_out)) from error
+    rest = [number for number in range(len(columns)) if number not in found]
+    if rest:
+        parsed = parse(write_csv([texts[number] for number in rest]), [columns[number] for number in rest], way_out)
+        for number, column in zip(rest, parsed.columns, strict=True):
+            found[number] = column.combine_chunks().cast(types[number])
+    return [found[number] for number in range(len(columns))]
 
 
 def write_csv(columns: Sequence[pyarrow.Array]) -> pyarrow.Buffer:

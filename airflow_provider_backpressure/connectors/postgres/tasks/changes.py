@@ -328,7 +328,7 @@ class NamedDecoder:
     decoder: Decoder
     table: StreamTable
 
-    def rows(self, messages: Iterable[bytes]) -> list[bytes]:
+    def rows(self, messages: Sequence[bytes]) -> list[bytes]:
         """See :meth:`..pgoutput.Decoder.rows`."""
         with name_table(self.table):
             return self.decoder.rows(messages)

@@ -24,6 +24,8 @@ _BEGIN, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BRIUDT"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _OLD_KEY, _NEW = b"KN"
 _ONE_ROW, _OF_ONE_TABLE = (_INSERT, _DELETE), (_INSERT, _UPDATE, _DELETE)
+_BEGINNING = 6
+"""Bytes of a message of one table that say of which one it is, what was done, and what follows."""
 _OWN_FIELDS = 3
 """Fields of a change before the old key: its number, what was done, what it keeps."""
 
@@ -78,13 +80,16 @@ class Decoder:
         self._nothing_kept = NULL * (1 + len(self._key))
         """What is kept and the old key, where there is neither."""
 
-    def rows(self, messages: Iterable[bytes]) -> list[bytes]:
+    def rows(self, messages: Sequence[bytes]) -> list[bytes]:
         """Return the changes in the next messages."""
         rows: list[bytes] = []
+        if (layout := self._find_common_layout(messages)) is not None:
+            self._add_plain(layout, messages, rows)
+            return rows
         plain, common = list[bytes](), None
         for body in messages:
             kind = body[0]
-            if self._within and (kind in _ONE_ROW or (kind == _UPDATE and body[5] == _NEW)):
+            if self._within and _is_plain(body):
                 layout = self._find_layout(body)
                 if layout is not None:
                     if layout is not common:
@@ -107,6 +112,19 @@ class Decoder:
                     self._update(layout, body, rows)
         self._add_plain(common, plain, rows)
         return rows
+
+    def _find_common_layout(self, messages: Sequence[bytes]) -> Layout | None:
+        """Return the layout of messages that are all changes of one row of one table; ``None`` where they may not be.
+
+        Most of a large transaction is such, and to look at each of its messages costs as much as to decode it.
+        """
+        if not self._within:
+            return None
+        beginnings = {body[:_BEGINNING] for body in messages}
+        if not all(map(_is_plain, beginnings)):
+            return None
+        layouts = set(map(self._find_layout, beginnings))
+        return layouts.pop() if len(layouts) == 1 else None
 
     def _add_plain(self, layout: Layout | None, messages: Sequence[bytes], rows: list[bytes]) -> None:
         """Add messages of one row of a table each, all at once where none of them leaves out a value."""
@@ -245,7 +263,7 @@ class Decoder:
 class TableDecoder(Protocol):
     """Decodes the changes of one table: :class:`Decoder`, or one within another object."""
 
-    def rows(self, messages: Iterable[bytes]) -> list[bytes]:
+    def rows(self, messages: Sequence[bytes]) -> list[bytes]:
         """See :meth:`Decoder.rows`."""
         ...
 
@@ -303,6 +321,12 @@ class TableSplitter:
         for decoder in self._decoders:
             decoder.rows([body])
         self._owners[body[1:5]] = [place for place, each in enumerate(self._decoders) if each.has_table(number)]
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether a message, of which the beginning is enough, is an insert, a delete, or an update without an old row."""
+    kind = body[0]
+    return kind in _ONE_ROW or (kind == _UPDATE and body[5] == _NEW)
 
 
 def _list_truncated(body: bytes) -> list[bytes]:

@@ -94,10 +94,14 @@ def test_a_change_with_another_number_of_values_is_refused() -> None:
         list(make().read([rows[::-1]]))
 
 
-def test_a_value_that_its_type_cannot_hold_names_its_column() -> None:
+@pytest.mark.parametrize(
+    ("column", "value"), [("price", b"NaN"), ("id", b"9223372036854775808"), ("id", b"1.0"), ("doc", b"\xff")]
+)
+def test_a_value_that_its_type_cannot_hold_names_its_column(column: str, value: bytes) -> None:
     """As where it is read by a range."""
-    row = change(1, UPSERT, [b"1", None, None, b"NaN", None], [None])
-    with pytest.raises(SourceRefused, match="Column price"):
+    values = {"id": b"1", column: value}
+    row = change(1, UPSERT, [values.get(each.name) for each in COLUMNS], [None])
+    with pytest.raises(SourceRefused, match=f"Column {column}"):
         list(make().read([[row]]))
 
 
