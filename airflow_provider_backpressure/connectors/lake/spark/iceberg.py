@@ -185,8 +185,8 @@ class IcebergTable(SparkTable):
     def _replace_by(self, branch: str, note: Note, make_statement: Callable[[str], str]) -> None:
         self.refresh()
         self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH `{branch}`")
-        fork = self._find_head(branch)
-        before = _list_ancestors(fork, snapshots := self._list_snapshots())
+        fork, snapshots = self._read_branch(branch)
+        before = _list_ancestors(fork, snapshots)
         if any(note.token in (summary.get(WAP), summary.get(PUBLISHED)) for summary in before):
             return
         # Properties are read behind the snapshots: what was expired by then had been kept in one before.
@@ -195,10 +195,10 @@ class IcebergTable(SparkTable):
             return
         # Made behind the fork, so that what it relies on is refused with it where another commit came first.
         self.run(make_statement(self._quote_branch(branch)))
-        head = self._find_head(branch)
+        head, snapshots = self._read_branch(branch)
         if head == fork:
             return
-        if str(self._list_snapshots()[head]["parent_id"]) != fork:
+        if str(snapshots[head]["parent_id"]) != fork:
             raise SinkUnavailable(f"The branch {branch} of {self.name} was written by another merge too.")
         self._commit(f"CALL {self._procedures}.fast_forward('{self.quoted}', 'main', '{branch}')")
 
@@ -206,29 +206,41 @@ class IcebergTable(SparkTable):
     def _procedures(self) -> str:
         return f"`{self.name.partition('.')[0]}`.system"
 
-    def _find_head(self, branch: str) -> str:
-        found = self.ask(f"SELECT snapshot_id FROM {self.quoted}.refs WHERE name = '{branch}'")  # noqa: S608
-        if not found:
+    def _read_branch(self, branch: str) -> tuple[str, dict[str, Any]]:
+        """Return the head of a branch and the snapshots that are there, by one query."""
+        snapshots, head = self._read_snapshots(branch)
+        if not head:
             raise SinkUnavailable(f"The branch {branch} of {self.name} was removed while it was written.")
-        return str(found[0]["snapshot_id"])
+        return head, snapshots
 
     def _list_snapshots(self) -> dict[str, Any]:
-        """Return the snapshots that are there. What one says of itself never changes, so it is fetched once."""
+        return self._read_snapshots()[0]
+
+    def _read_snapshots(self, branch: str = "") -> tuple[dict[str, Any], str]:
+        """Return the snapshots that are there, and the head of a branch if there is one.
+
+        What a snapshot says of itself never changes, so it is fetched once.
+        """
         since = max((row["at"] for row in self._snapshots.values()), default=0)
-        found = self._fetch_snapshots(since)
+        found, head = self._fetch_snapshots(since, branch)
         lacking = [key for key, row in found.items() if row["summary"] is None]
         if any(key not in self._snapshots for key in lacking):
             # One that came late, by another clock.
-            found, lacking = self._fetch_snapshots(0), []
+            (found, head), lacking = self._fetch_snapshots(0, branch), []
         self._snapshots = {**found, **{key: self._snapshots[key] for key in lacking}}
-        return self._snapshots
+        return self._snapshots, head
 
-    def _fetch_snapshots(self, since: int) -> dict[str, Any]:
+    def _fetch_snapshots(self, since: int, branch: str) -> tuple[dict[str, Any], str]:
         """Return all snapshots, with the summaries of those that were committed since a time, in milliseconds."""
         at = "unix_millis(committed_at)"
         columns = f"snapshot_id, parent_id, operation, {at} AS at, IF({at} >= {since}, summary, NULL) AS summary"
-        ours = f"SELECT {columns} FROM {self.quoted}.snapshots"  # noqa: S608
-        return {str(row["snapshot_id"]): row for row in self.ask(ours)}
+        query = f"SELECT {columns}, NULL AS branch FROM {self.quoted}.snapshots"  # noqa: S608
+        if branch:
+            head = f"SELECT snapshot_id, NULL, NULL, NULL, NULL, name FROM {self.quoted}.refs"  # noqa: S608
+            query += f" UNION ALL {head} WHERE name = '{branch}'"
+        rows = self.ask(query)
+        found = {str(row["snapshot_id"]): row for row in rows if not row["branch"]}
+        return found, next((str(row["snapshot_id"]) for row in rows if row["branch"]), "")
 
     def _quote_branch(self, branch: str) -> str:
         return f"{self.quoted}.`branch_{branch}`"
@@ -273,7 +285,7 @@ class IcebergTable(SparkTable):
             self.run(f"REFRESH TABLE {self.quoted}")
 
     def _publish_branch(self, branch: str, note: Note) -> None:
-        call = f"CALL {self._procedures}.cherrypick_snapshot('{self.quoted}', {self._find_head(branch)})"
+        call = f"CALL {self._procedures}.cherrypick_snapshot('{self.quoted}', {self._read_branch(branch)[0]})"
         try:
             self._commit(call)
         except SPARK_ERRORS as error:
