@@ -351,6 +351,64 @@ def test_a_target_whose_trigger_changes_its_rows_is_not_followed(followed: Follo
     assert followed.sink("SELECT count(*) FROM raw.t") == [(0,)]
 
 
+TRIGGER = """
+    CREATE TRIGGER late BEFORE INSERT OR UPDATE ON raw.t FOR EACH ROW EXECUTE FUNCTION raw.skip()
+"""
+RULE = "CREATE RULE late AS ON DELETE TO raw.t DO INSTEAD NOTHING"
+
+
+@pytest.mark.statement("X5")
+@pytest.mark.parametrize(
+    ("come", "gone", "begun"),
+    [
+        (TRIGGER, "DROP TRIGGER late ON raw.t", True),
+        (TRIGGER, "DROP TRIGGER late ON raw.t", False),
+        (RULE, "DROP RULE late ON raw.t", True),
+    ],
+)
+def test_what_comes_to_a_target_behind_the_plan_stops_the_range_and_the_window(
+    come: str, gone: str, begun: bool, followed: Followed
+) -> None:
+    """X5: a trigger or rule that drops rows; nothing is lost once it is dropped."""
+    followed.source(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t SELECT i, i FROM generate_series(1, 9) i"
+    )
+    followed.sink(
+        "CREATE SCHEMA raw",
+        "CREATE TABLE raw.t (id int PRIMARY KEY, v int)",
+        "CREATE FUNCTION raw.skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    )
+    if begun:
+        followed.go()
+        followed.source("UPDATE t SET v = -1 WHERE id < 4", "DELETE FROM t WHERE id = 7")
+    followed.plan()
+    followed.sink(come)
+    with pytest.raises(SinkRefused, match=r"late of raw\.t came since the plan was made"):
+        followed.drain()
+    followed.sink(gone)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
+@pytest.mark.statement("X5")
+def test_a_trigger_that_fires_for_replicas_only_is_seen_where_it_fires(followed: Followed) -> None:
+    """X5: loaders often have ``session_replication_role = replica``, so that no other trigger fires."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
+    followed.sink(
+        "CREATE SCHEMA raw",
+        "CREATE TABLE raw.t (id int PRIMARY KEY, v int)",
+        "CREATE FUNCTION raw.skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        TRIGGER,
+        "ALTER TABLE raw.t ENABLE REPLICA TRIGGER late",
+    )
+    followed.plan()
+    name = followed.composed.sink.database
+    followed.sink(f"ALTER DATABASE {name} SET session_replication_role = replica")
+    with pytest.raises(SinkRefused, match="trigger late may change or drop rows"):
+        followed.plan(restart=True)
+
+
 @pytest.mark.parametrize(
     "drop",
     [["DROP TABLE raw.t"], ["ALTER TABLE raw.t RENAME TO old", "CREATE TABLE raw.t (LIKE raw.old INCLUDING ALL)"]],

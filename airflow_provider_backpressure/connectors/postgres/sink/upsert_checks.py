@@ -9,6 +9,7 @@ from airflow_provider_backpressure.connectors.postgres.catalog import Relation
 from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable, frontier_table
+from airflow_provider_backpressure.connectors.postgres.tasks.trigger_checks import FIRES
 from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 
@@ -182,16 +183,16 @@ _FOUND = sql.SQL(
            has_table_privilege(c.oid, 'DELETE'),
            array(
                SELECT tgname::text FROM pg_trigger
-               WHERE tgrelid = ANY (f.below) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
+               WHERE tgrelid = ANY (f.below) AND NOT tgisinternal AND tgenabled::text {fires}
                  AND (tgtype & 3 = 3 OR tginitdeferred)
                ORDER BY 1),
            array(
                SELECT tgname::text FROM pg_trigger
-               WHERE tgrelid = ANY (f.below) AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 11 = 11
+               WHERE tgrelid = ANY (f.below) AND NOT tgisinternal AND tgenabled::text {fires} AND tgtype & 11 = 11
                ORDER BY 1),
            array(
                SELECT rulename::text FROM pg_rewrite
-               WHERE ev_class = c.oid AND is_instead AND ev_enabled IN ('O', 'A') ORDER BY 1),
+               WHERE ev_class = c.oid AND is_instead AND ev_enabled::text {fires} ORDER BY 1),
            array(
                SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
                WHERE a.attrelid = c.oid AND a.attname = ANY (%(key)s::text[]) AND NOT l.collisdeterministic
@@ -209,6 +210,6 @@ _FOUND = sql.SQL(
                      UNION SELECT relid::oid FROM pg_partition_ancestors(c.oid)) AS every) f
     WHERE c.oid = %(table)s
     """
-)
+).format(fires=sql.SQL(FIRES))
 _STAGES = "may stage rows"
 _MAY_STAGE = sql.SQL("SELECT has_database_privilege(current_database(), 'TEMPORARY')")

@@ -52,13 +52,13 @@ def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:
         return
     same = sql.SQL(" AND ").join(sql.SQL("t.{0} = l.{0}").format(sql.Identifier(name)) for name in write.key)
     delete = sql.SQL("DELETE FROM {} AS t USING {} WHERE {} AND {}").format(sql.SQL(write.target), last, same, gone)
-    execute_alone(connection, write, delete)
+    execute_alone(connection, write, delete, exact=False)
     _move(connection, write, sql.SQL("{} WHERE NOT {}").format(last, gone))
 
 
 def _move(connection: psycopg.Connection, write: WriteSpec, rows: sql.Composed) -> None:
     """Put rows into the target; ``RangeFailed`` where a trigger keeps some out, since no other check would notice."""
-    moved = move_stage(connection, write, rows, alone=True)
+    moved = move_stage(connection, write, rows, alone=True, exact=False)
     if len(write.key) == len(write.columns) or not has_row_triggers(connection, write):
         return
     found = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(rows)).fetchone()

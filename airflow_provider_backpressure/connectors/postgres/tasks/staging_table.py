@@ -162,14 +162,19 @@ def hash_rows(connection: psycopg.Connection, rows: sql.Composed) -> tuple[RowSu
 
 
 def move_stage(
-    connection: psycopg.Connection, write: WriteSpec, rows: sql.Composable = STAGE, *, alone: bool = False
+    connection: psycopg.Connection,
+    write: WriteSpec,
+    rows: sql.Composable = STAGE,
+    *,
+    alone: bool = False,
+    exact: bool = True,
 ) -> int:
     """Put the stage's rows into the target as the mode says: added, or in the place of those with their key.
 
     Return how many were added or changed.
 
     ``rows``: those of them that are meant. ``alone``: whether nothing else may change the target's rows, see
-    :func:`.execute_alone`.
+    :func:`.execute_alone`, also for ``exact``.
     """
     every = names(write.columns)
     statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
@@ -182,7 +187,9 @@ def move_stage(
         key = sql.SQL(", ").join(map(sql.Identifier, write.key))
         statement += sql.SQL(" ON CONFLICT ({}) DO {}").format(key, action)
     try:
-        return execute_alone(connection, write, statement) if alone else connection.execute(statement).rowcount
+        if alone:
+            return execute_alone(connection, write, statement, exact=exact)
+        return connection.execute(statement).rowcount
     except psycopg.errors.CardinalityViolation:
         # Without its cause, which has values of the rows.
         raise SinkRefused(
