@@ -6,11 +6,18 @@ from dataclasses import dataclass
 
 from airflow_provider_backpressure.connectors.mysql.catalog import CatalogColumn, Relation
 from airflow_provider_backpressure.connectors.mysql.connect import Session
-from airflow_provider_backpressure.connectors.mysql.identifiers import KeyColumn, TableName, conditions, within_window
+from airflow_provider_backpressure.connectors.mysql.identifiers import (
+    KeyColumn,
+    TableName,
+    conditions,
+    literal,
+    within_window,
+)
 from airflow_provider_backpressure.connectors.mysql.source.types import long, size
 from airflow_provider_backpressure.connectors.relational import ASSUMED_ROW_BYTES, COUNTABLE_ROWS, UNEVEN, Size
 from airflow_provider_backpressure.connectors.relational.range_pieces import CutTable
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +36,24 @@ class KeyedTable(CutTable[TableName, KeyColumn, str]):
     def rows(self, what: str, bounds: Bounds | None = None, *more: str) -> str:
         """Return the statement that reads this of the rows of these bounds."""
         return f"SELECT {what} FROM {self.name.sql}{self.filter(bounds, *more)}"
+
+
+def check_types(table: Relation, columns: Sequence[Column]) -> str:
+    """Return the condition under which a statement fails where a column has another type than the table was seen with.
+
+    The server evaluates it once, and while the statement runs nobody can alter the table.
+    """
+    names = {column.name for column in columns}
+    known = [literal(f"{each.name} {each.data_type}") for each in table.columns if each.name in names]
+    found = (
+        f"SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {literal(table.name.database)}"
+        f" AND TABLE_NAME = {literal(table.name.name)} AND CONCAT(COLUMN_NAME, ' ', DATA_TYPE) IN ({', '.join(known)})"
+    )
+    return f"CASE ({found}) WHEN {len(known)} THEN 1 ELSE ({TWO_ROWS}) END"
+
+
+TWO_ROWS = "SELECT 1 UNION SELECT 2"
+"""What no value can be made of: the server's error says so."""
 
 
 def user_condition(where: str) -> str:

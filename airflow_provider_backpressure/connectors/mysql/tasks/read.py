@@ -1,7 +1,7 @@
 """Rows of a MySQL statement as typed Arrow batches: the server makes the text, and a block of it is parsed at once."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,6 +62,8 @@ def end_attempts(connection: Connection, name: str) -> None:
 _DATES = ("date", "timestamp")
 _GONE = frozenset({1054, 1146})
 """Codes of a column and of a table that do not exist."""
+_TWO_ROWS = 1242
+"""Code of a value that would be made of two rows, see :func:`..source.query.check_types`."""
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:
@@ -81,7 +83,7 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
             # The statement carries its attempt's name: everybody sees their own statements, and nothing else of them.
             with _check_planned():
                 stream = stream_rows(connection, f"/* {named} */ {piece.query}")
-        for text in pieces(SOURCE.translate_blocks(stream, seen)):
+        for text in pieces(SOURCE.translate_blocks(_check_blocks(stream), seen)):
             for batch in parse(text, read.columns, way_out, bits=True).to_batches():
                 rows += batch.num_rows
                 yield batch
@@ -93,15 +95,25 @@ def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[
 
 @contextmanager
 def _check_planned() -> Iterator[None]:
-    """Raise ``SourceRefused`` where a table or a column that is planned no longer exists."""
+    """Raise ``SourceRefused`` where a table or a column that is planned no longer exists, or has another type."""
     try:
         yield
     except pymysql.Error as error:
-        if code(error) not in _GONE:
+        if code(error) in _GONE:
+            what = words(error)
+        elif code(error) == _TWO_ROWS:
+            what = "a column has another type (or where= compares with several rows)"
+        else:
             raise
         raise SourceRefused(
-            f"The source has changed since its plan: {words(error)}. What is committed stays; {RESTART}."
+            f"The source has changed since its plan: {what}. What is committed stays; {RESTART}."
         ) from error
+
+
+def _check_blocks(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield what arrives; errors as those of the statement itself."""
+    with _check_planned():
+        yield from blocks
 
 
 def _close(connection: Connection) -> None:
