@@ -1,11 +1,14 @@
 """T9: a target is rebuilt from what was landed in a lake, while its upstream cannot even be connected to."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.types import TimestamptzType
 
 from airflow_provider_backpressure.connectors.lake.source.landed_table import LandedTable
 from airflow_provider_backpressure.core.config import Budget
@@ -174,6 +177,29 @@ def test_a_lake_that_changed_between_two_runs_of_a_plan_is_named(landing: Compos
     back.run()
     back.finish()
     assert back.plan().verdict is Verdict.MOVED
+
+
+def test_columns_are_those_that_readers_of_the_lake_see(landing: Composed, tmp_path: Path):
+    """Other engines write ids of columns into their files: two columns exchanged their names, one was added again."""
+    place = lakes.place("iceberg", tmp_path)
+    back = land(landing, place)
+    with closing(load_catalog(**place["catalog"])) as catalog:
+        table = catalog.load_table(place["table"])
+        table.overwrite(table.scan().to_arrow())
+        for old, new in (("code", "between"), ("ref", "code"), ("between", "ref")):
+            with catalog.load_table(place["table"]).update_schema() as change:
+                change.rename_column(old, new)
+        with catalog.load_table(place["table"]).update_schema(allow_incompatible_changes=True) as change:
+            change.delete_column("seen")
+        with catalog.load_table(place["table"]).update_schema() as change:
+            change.add_column("seen", TimestamptzType())
+    back.plan()
+    back.run()
+    back.finish()
+    seen = lakes.table(**place).select(["id", "code", "ref", "seen"]).to_pylist()
+    found = run(landing.sink, "SELECT id, code, replace(ref::text, '-', ''), seen FROM raw.t ORDER BY id")
+    assert found == [tuple(row.values()) for row in sorted(seen, key=lambda row: row["id"])]
+    assert found[0][3] is None
 
 
 def test_increments_that_were_landed_come_along(landing: Composed, upstream: Endpoint, tmp_path: Path):

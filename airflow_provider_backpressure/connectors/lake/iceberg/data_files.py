@@ -1,7 +1,7 @@
 """Files of an Iceberg table, and the snapshots that remove some."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -94,6 +94,22 @@ def list_names(table: Table) -> dict[str, list[str]]:
     mapping, schema = table.name_mapping(), table.schema()
     known = {field.field_id: list(field.names) for field in mapping} if mapping is not None else {}
     return {field.name: known.get(field.field_id, []) for field in schema.fields}
+
+
+def rename_by_ids(batch: pyarrow.RecordBatch, ids: Mapping[str, int]) -> pyarrow.RecordBatch:
+    """Return rows of a file with the columns that a table has by their ids, as readers take them; ``ids``: by name.
+
+    Files of this product have no ids, and are returned as they are.
+    """
+    known = {(field.metadata or {}).get(_FIELD_ID): place for place, field in enumerate(batch.schema)}
+    if set(known) <= {None}:
+        return batch
+    places = {name: known[key] for name, number in ids.items() if (key := str(number).encode()) in known}
+    return pyarrow.RecordBatch.from_arrays([batch.column(place) for place in places.values()], names=list(places))
+
+
+_FIELD_ID = b"PARQUET:field_id"
+"""Key of a column's id in its metadata."""
 
 
 def remove(files: Sequence[DataFile]) -> Callable[[Transaction, dict[str, str]], None]:

@@ -230,12 +230,14 @@ class IcebergTable(VersionedTable[Table]):
             yield from scan_rows(table, columns)
             return
         schema, names = data_files.columns_of(table), data_files.list_names(table)
+        ids = {field.name: field.field_id for field in table.schema().fields}
         for name in files:
             try:
                 stream = self._load_data().input(name)
             except FileNotFoundError:
                 continue
-            yield from (complete_columns(batch, schema, names) for batch in batches(stream))
+            for batch in batches(stream):
+                yield complete_columns(data_files.rename_by_ids(batch, ids), schema, names)
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
