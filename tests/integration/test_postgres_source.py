@@ -69,6 +69,36 @@ def test_a_snapshot_says_what_there_is(database: Endpoint, opened: Open) -> None
     assert snapshot.consistency is Consistency.SNAPSHOT
 
 
+@pytest.mark.parametrize("partitioned", [False, True], ids=["foreign", "partition"])
+def test_not_null_of_a_foreign_table_is_not_believed(database: Endpoint, opened: Open, partitioned: bool) -> None:
+    """M3: PostgreSQL does not enforce it, and rows without a value in the split column need a range too."""
+    run(
+        database,
+        "CREATE TABLE far (id int, u int)",
+        "INSERT INTO far SELECT CASE WHEN g % 10 > 0 THEN g END, g FROM generate_series(1, 500) g",
+        "CREATE EXTENSION postgres_fdw",
+        f"CREATE SERVER s FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{database.host}', port '{database.port}', "
+        f"dbname '{database.database}')",
+        f"CREATE USER MAPPING FOR {database.user} SERVER s OPTIONS (user '{database.user}', "
+        f"password '{database.password}')",
+    )
+    table = "(id int NOT NULL, u int NOT NULL)"
+    if partitioned:
+        run(
+            database,
+            f"CREATE TABLE t {table} PARTITION BY LIST (u)",
+            "CREATE TABLE upper PARTITION OF t DEFAULT PARTITION BY LIST (u)",
+            "CREATE FOREIGN TABLE part PARTITION OF upper DEFAULT SERVER s OPTIONS (table_name 'far')",
+        )
+    else:
+        run(database, f"CREATE FOREIGN TABLE t {table} SERVER s OPTIONS (table_name 'far')")
+    source = opened(split_column="id", increment_column="u")
+    snapshot = source.snapshot()
+    assert [column.nullable for column in snapshot.columns] == [True, True]
+    bounds = [planned.bounds.to_json() for planned in source.ranges(snapshot, rows=100, bytes=MANY_BYTES)]
+    assert {"kind": "null", "column": "id"}.items() <= bounds[-1].items()
+
+
 def test_columns_and_a_condition_are_pushed_down(database: Endpoint, opened: Open) -> None:
     run(
         database,

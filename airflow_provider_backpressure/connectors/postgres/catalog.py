@@ -200,7 +200,7 @@ def _group(rows: Sequence[Row]) -> dict[int, list[Row]]:
 def build_columns_query(server_version: int) -> sql.Composed:
     """Return the query for the columns of the tables whose numbers it takes."""
     since_15 = server_version >= _DATABASE_COLLATIONS_SINCE
-    return _COLUMNS.format(default=_IN_USE if since_15 else sql.SQL("NULL"))
+    return _COLUMNS.format(not_null=NOT_NULL, default=_IN_USE if since_15 else sql.SQL("NULL"))
 
 
 def _column(row: Row, definition: str | None) -> CatalogColumn:
@@ -243,12 +243,22 @@ _DATABASE_COLLATIONS_SINCE = 150000
 _IN_USE = sql.SQL(
     "CASE WHEN d.own ->> 'datcollversion' <> '' THEN pg_database_collation_actual_version((d.own ->> 'oid')::oid) END"
 )
+# Of a foreign table PostgreSQL believes NOT NULL, and enforces nothing; nor of one that is read with such a part.
+NOT_NULL = sql.SQL(
+    """a.attnotnull AND NOT EXISTS (
+               SELECT FROM pg_constraint k
+               WHERE k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated)
+           AND a.attrelid NOT IN (
+               WITH RECURSIVE believed (oid) AS (
+                   SELECT ftrelid FROM pg_foreign_table
+                   UNION SELECT i.inhparent FROM believed b JOIN pg_inherits i ON i.inhrelid = b.oid)
+               SELECT oid FROM believed)"""
+)
+"""Whether a column ``a`` of ``pg_attribute`` is NULL in no row."""
 _COLUMNS = sql.SQL(
     """
     SELECT a.attrelid::bigint, a.atttypid::bigint, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
-           a.attnotnull AND NOT EXISTS (
-               SELECT FROM pg_constraint k
-               WHERE k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated),
+           {not_null},
            a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '' OR t.typdefault IS NOT NULL,
            a.attnotnull OR t.typnotnull,
            CASE WHEN a.attgenerated <> '' THEN 'column' WHEN a.attidentity = 'a' THEN 'identity' END,
