@@ -497,10 +497,10 @@ def test_a_type_that_a_function_makes_of_text_is_refused(followed: Followed) -> 
 
 @pytest.mark.statement("X5")
 def test_text_that_the_log_has_otherwise_is_refused(followed: Followed) -> None:
-    """X5: a cast makes ``true`` of what the log has as ``t``."""
-    followed.source("CREATE TABLE t (id int PRIMARY KEY, b bool, i inet, c char(5), u uuid)")
-    composed = replace(followed.composed, reading={"as_text": ("b", "i", "c", "u")})
-    with pytest.raises(SourceRefused, match="b, i and c in as_text has another text in the log"):
+    """X5: a cast makes ``true`` of what the log has as ``t``, and XML is printed without its declaration."""
+    followed.source("CREATE TABLE t (id int PRIMARY KEY, b bool, i inet, c char(5), u uuid, x xml, v varchar)")
+    composed = replace(followed.composed, reading={"as_text": ("b", "i", "c", "u", "x", "v")})
+    with pytest.raises(SourceRefused, match="b, i, c and x in as_text has another text in the log"):
         replace(followed, composed=composed).plan()
 
 

@@ -225,7 +225,10 @@ def _against_generated(
 
 
 def _against_text(session: Session, table: Relation, as_text: Sequence[str]) -> list[str]:
-    """Some types have another text where they are cast to one, as ``true`` of ``t``; the log has the type's own."""
+    """Some types have another text where they are cast to one, as ``true`` of ``t``; the log has the type's own.
+
+    A cast without a function gives the bytes as they are stored, which are not what every type prints.
+    """
     cast = [name for (name,) in session.rows(_CAST, (table.oid, list(as_text)))]
     return [f"{join_names(cast)} in as_text has another text in the log than in a query: leave it out"] if cast else []
 
@@ -261,7 +264,10 @@ _CAST = sql.SQL(
         SELECT oid FROM types WHERE typbasetype = 0
     ) base
     JOIN pg_cast k ON k.castsource = base.oid
-    WHERE a.attrelid = %s AND a.attname = ANY (%s) AND k.casttarget = 'text'::regtype AND k.castmethod = 'f'
+    JOIN pg_type t ON t.oid = base.oid
+    JOIN pg_proc o ON o.oid = t.typoutput
+    WHERE a.attrelid = %s AND a.attname = ANY (%s) AND k.casttarget = 'text'::regtype
+      AND (k.castmethod = 'f' OR k.castmethod = 'b' AND o.prosrc NOT IN ('textout', 'varcharout'))
     ORDER BY a.attnum
     """
 )
