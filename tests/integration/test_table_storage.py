@@ -533,3 +533,36 @@ def test_tables_of_several_parts_are_not_followed(database: Endpoint, made: tupl
     run(database, *made)
     with closing(opened(database)) as source, pytest.raises(SourceRefused, match=said):
         source.snapshot(Consistency.CATCH_UP)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("ALTER TABLE t ALTER d TYPE bigint USING 1",),
+        ("ALTER TABLE t ALTER d TYPE timestamptz",),
+        ("CREATE DOMAIN other AS timestamp", "ALTER TABLE t ALTER d TYPE other"),
+        (
+            "ALTER TABLE t ALTER d TYPE bigint USING 1",
+            "DROP DOMAIN dom",
+            "CREATE DOMAIN dom AS bigint",
+            "ALTER TABLE t ALTER d TYPE dom",
+        ),
+    ],
+    ids=["bigint", "timestamptz", "other-domain", "same-name"],
+)
+def test_a_column_of_a_domain_that_gets_another_type_stops_a_range(
+    database: Endpoint, changes: tuple[str, ...]
+) -> None:
+    """X6: a domain arrives as what it is made of, and bytes of one type would be stored as values of the other."""
+    run(
+        database,
+        "CREATE DOMAIN dom AS timestamp",
+        "CREATE TABLE t (id int PRIMARY KEY, d dom)",
+        "INSERT INTO t VALUES (1, now())",
+    )
+    with closing(opened(database)) as source:
+        read, piece = planned(source, Consistency.STATIC)
+    assert count(database, read, piece) == 1
+    run(database, *changes)
+    with pytest.raises(SourceRefused, match=r"column d was .* and is "):
+        count(database, read, piece)

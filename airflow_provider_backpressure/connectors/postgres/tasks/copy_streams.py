@@ -285,17 +285,39 @@ def _check_columns(connection: psycopg.Connection, what: Reading) -> None:
         cursor = connection.execute(sql.SQL("SELECT * FROM ({}) AS q LIMIT 0").format(sql.SQL(what.query)))
     result, numbers = cursor.pgresult, range(len(what.columns))
     assert result is not None, "a statement was run"
-    given = [(result.ftype(number), result.fmod(number), what.columns[number].type) for number in numbers]
+    given = [(result.ftype(number), result.fmod(number), what.columns[number].base_type) for number in numbers]
     types, mods, planned = (list(each) for each in zip(*given, strict=True))
     values = {"types": types, "mods": mods, "planned": planned, "own": FIRST_OWN_TYPE}
     for number, now in connection.execute(_CHANGED, values).fetchall():
         column = what.columns[number - 1]
-        if _find_type(connection, column.type) == given[number - 1][:2]:
+        if _find_type(connection, column.base_type) == given[number - 1][:2]:
             continue  # The plan spells it as it was declared, or as a domain that came with the server.
         raise SourceRefused(
             f"The source has changed since its plan: column {column.name} was {column.type} and is {now}; {WAY_OUT}."
         )
+    _check_own_types(connection, what)
     _check_numbers(connection, what)
+
+
+def _check_own_types(connection: psycopg.Connection, what: Reading) -> None:
+    """Raise ``SourceRefused`` where a column of a type that was made in this database is of another type by now.
+
+    A domain arrives as what it is made of. Inside a snapshot the catalogue is as old as the snapshot, but what a query
+    is made of is not: the type of an expression that gives no row.
+    """
+    own = [column for column in what.columns if column.definition is not None]
+    if not own:
+        return
+    asked = sql.SQL("pg_typeof((SELECT {} FROM ({}) AS q LIMIT 0))::oid::bigint")
+    types = [asked.format(sql.Identifier("q", column.name), sql.SQL(what.query)) for column in own]
+    given = connection.execute(sql.SQL("SELECT ARRAY[{}]").format(sql.SQL(", ").join(types))).fetchone()
+    assert given is not None, "one row of types"
+    values = {"types": given[0], "planned": [column.type for column in own]}
+    for number, now in connection.execute(_CHANGED_OWN, values).fetchall():
+        column = own[number - 1]
+        raise SourceRefused(
+            f"The source has changed since its plan: column {column.name} was {column.type} and is {now}; {WAY_OUT}."
+        )
 
 
 def _find_type(connection: psycopg.Connection, type_: str) -> tuple[int, int]:
@@ -347,10 +369,16 @@ def comparable(connection: psycopg.Connection, query: str) -> str:
     return sql.SQL("SELECT {} FROM ({}) AS q").format(sql.SQL(", ").join(columns), sql.SQL(query)).as_string(connection)
 
 
-# What a domain is made of is what arrives, so types of the database's own making are left alone.
+# A domain's type is the one that it is made of. Types of the database's own making are compared by their names.
 _CHANGED = """
     SELECT n, format_type(type, mod)
     FROM unnest(%(types)s::oid[], %(mods)s::int[], %(planned)s::text[]) WITH ORDINALITY AS c (type, mod, planned, n)
     WHERE to_regtype(planned)::oid < %(own)s AND format_type(type, mod) <> planned
+    ORDER BY n
+"""
+_CHANGED_OWN = """
+    SELECT n, format_type(type, NULL)
+    FROM unnest(%(types)s::oid[], %(planned)s::text[]) WITH ORDINALITY AS c (type, planned, n)
+    WHERE to_regtype(planned)::oid IS DISTINCT FROM type
     ORDER BY n
 """
