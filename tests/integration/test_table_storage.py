@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_alterations import check_kept, find_exchanged
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.exceptions import SnapshotLost, SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import PlanOutdated, SnapshotLost, SourceRefused, SourceUnavailable
 from airflow_provider_backpressure.sources import PostgresSource
 from tests.support.catching_up import Followed, follow
 from tests.support.composed import Composed, difference
@@ -533,6 +533,30 @@ def test_tables_of_several_parts_are_not_followed(database: Endpoint, made: tupl
     run(database, *made)
     with closing(opened(database)) as source, pytest.raises(SourceRefused, match=said):
         source.snapshot(Consistency.CATCH_UP)
+
+
+@pytest.mark.parametrize("consistency", [Consistency.STATIC, Consistency.SNAPSHOT])
+@pytest.mark.parametrize("key", ["split", "key"])
+def test_a_column_that_may_be_null_since_it_was_looked_at_stops_a_range(
+    database: Endpoint, consistency: Consistency, key: str
+) -> None:
+    """X6: a plan looks at NOT NULL once, without a lock; rows without a value come before the rest of it is made."""
+    run(
+        database,
+        "CREATE TABLE t (id int UNIQUE NOT NULL, region int NOT NULL, u int)",
+        "INSERT INTO t VALUES (1, 1, 1)",
+    )
+    column = "region" if key == "split" else "id"
+    with closing(opened(database, **({"split_column": "region"} if key == "split" else {}))) as source:
+        snapshot = source.snapshot(consistency)
+        run(database, f"ALTER TABLE t ALTER {column} DROP NOT NULL")
+        read = source.read_spec(snapshot)
+        (whole,) = source.ranges(snapshot, rows=10**6, bytes=2**40)
+        piece = source.slice(read, whole.bounds, "0.0")
+    with exported(database) as now:
+        held = replace(read, snapshot=now if consistency is Consistency.SNAPSHOT else None)
+        with pytest.raises((SourceRefused, PlanOutdated), match=f"column {column} may be NULL"):
+            count(database, held, piece)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.catalog import NOT_NULL
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Row, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.core.snapshot.table_alterations import StoredColumn, TableStorage
@@ -121,6 +122,18 @@ def find_other_columns(connection: psycopg.Connection, planned: TableStorage) ->
     ]
 
 
+def find_nullable(connection: psycopg.Connection, planned: TableStorage) -> list[str]:
+    """Return which columns that the plan took for NOT NULL no longer are, as parts of a sentence.
+
+    No range of such a plan has the rows without a value. The catalogue is as old as the rows: inside a snapshot too.
+    """
+    if not planned.not_null:
+        return []
+    name = QualifiedName.parse(planned.table).sql
+    found = connection.execute(_NULLABLE, (name, list(planned.not_null))).fetchall()
+    return [f"column {column} may be NULL, which it might not when the table was planned" for (column,) in found]
+
+
 def lock_relations(connection: psycopg.Connection, table: str, lock: str) -> tuple[tuple[int, int], ...]:
     """Lock all that a read touches until the transaction ends, and return number and file of each.
 
@@ -143,6 +156,13 @@ def _translate_wait(table: str) -> Iterator[None]:
         ) from error
 
 
+_NULLABLE = sql.SQL(
+    """
+    SELECT a.attname::text FROM pg_attribute a
+    WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s) AND a.attnum > 0 AND NOT ({not_null})
+    ORDER BY a.attnum
+    """
+).format(not_null=NOT_NULL)
 _MAY_SELECT = sql.SQL("SELECT has_table_privilege(%s::regclass, 'SELECT')")
 # A query locks indexes too, which REINDEX may exchange at any time.
 _LOCKED = """

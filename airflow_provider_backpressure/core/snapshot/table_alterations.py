@@ -43,6 +43,9 @@ class TableStorage:
     """Numbers of the columns that were dropped by then; ``None`` in plans of earlier releases."""
     dropped_lately: tuple[int, ...] = ()
     """Those of them that the log may still show, see :meth:`mark_changed_since`."""
+    not_null: tuple[str, ...] = ()
+    """Columns of the bounds, the key and the increments that no row lacked when the plan chose them, before any lock:
+    no range has rows without them. Empty in plans of earlier releases."""
     highest_before: int | None = None
     """Columns with higher numbers were added since the moment before; ``None`` where that is not known."""
 

@@ -247,7 +247,10 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         relations = () if snapshot.consistency is Consistency.STATIC else found.relations
         columns = tuple(column for column in found.columns if column.name in asked)
         number = table.oid if table.kind in (ORDINARY, PARTITIONED) else None
-        return replace(found, relations=relations, columns=columns, number=number)
+        keyed = {*snapshot.split, *snapshot.key, *([snapshot.window.column] if snapshot.window else [])}
+        # As of the look by which ranges are cut, and not as of the lock.
+        not_null = tuple(column.name for column in table.columns if column.not_null and column.name in keyed)
+        return replace(found, relations=relations, columns=columns, number=number, not_null=not_null)
 
     def _position(self) -> str:
         found: str = self._session.value(_POSITION)

@@ -17,6 +17,7 @@ from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.table_storage import (
     check_same_files,
+    find_nullable,
     find_other_columns,
     lock_relations,
 )
@@ -333,6 +334,7 @@ def _check_numbers(connection: psycopg.Connection, what: Reading) -> None:
         return
     with _same_names():
         others = find_other_columns(connection, what.storage)
+    others = others or find_nullable(connection, what.storage)
     if not others:
         return
     changed = ", ".join(others)
