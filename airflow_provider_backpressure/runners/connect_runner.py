@@ -44,7 +44,7 @@ from airflow_provider_backpressure.runners.code_shipping import (
 from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tag_jobs
 from airflow_provider_backpressure.runners.error_messages import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
-from airflow_provider_backpressure.runners.session_settings import CONNECT_SETTINGS, TIME_ZONE
+from airflow_provider_backpressure.runners.session_settings import CONNECT_SETTINGS, TIME_ZONE, UTC
 from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
 from airflow_provider_backpressure.runners.tried_versions import warn_untried
 
@@ -96,7 +96,8 @@ class ConnectRunner:
         self._ui_url = ui_url
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
-        self._zone: str | None = None
+        self._zone = self._server_zone = UTC
+        """The session's time zone, and the one that it began with."""
         self._memory: ExecutorMemory | None = None
         self._profiles: dict[int, ResourceProfile] = {}
         self._counted: tuple[float, int | None] = (0.0, None)
@@ -259,12 +260,13 @@ class ConnectRunner:
 
     def _set_zone(self, session: SparkSession, transform: Transform | None) -> None:
         """Set the session's time zone to the transform's, once: a function in Python may set another one after that."""
-        if transform is None or transform.zone is None:
+        if transform is None:
             return
         with self._lock:
-            if self._zone != transform.zone:
-                session.conf.set(TIME_ZONE, transform.zone)
-                self._zone = transform.zone
+            zone = transform.zone or self._server_zone
+            if self._zone != zone:
+                session.conf.set(TIME_ZONE, zone)
+                self._zone = zone
 
     def _executor_memory(self, session: SparkSession) -> ExecutorMemory:
         port = session.conf.get("spark.ui.port", "4040")
@@ -295,6 +297,7 @@ class ConnectRunner:
             if self._session is None:
                 session = self._address.begin(self.session_id)
                 try:
+                    self._zone, self._server_zone = UTC, session.conf.get(TIME_ZONE) or UTC
                     for name, value in CONNECT_SETTINGS.items():
                         session.conf.set(name, value)
                 except PySparkException:
@@ -307,5 +310,5 @@ class ConnectRunner:
         with self._lock:
             if self._session is session:
                 session.client.close()
-                self._session, self._zone, self.session_id = None, None, str(uuid.uuid4())
+                self._session, self.session_id = None, str(uuid.uuid4())
                 self._profiles = {}

@@ -11,9 +11,10 @@ SETTINGS = {
 """Of each session, whatever the server is set to. Wide rows would be handed to a task 64 MiB at a time. A MERGE that
 passes over a file would leave out its rows for good. Delta's files would lose microseconds, or have old dates in the
 Julian calendar, which only Spark reads back."""
-TIME_ZONE = "spark.sql.session.timeZone"
-"""Setting of a session that a transform's days and hours go by."""
-CONNECT_SETTINGS = {**SETTINGS, "spark.connect.session.planCache.enabled": "false"}
+TIME_ZONE, UTC = "spark.sql.session.timeZone", "UTC"
+"""Setting of a session that a transform's days and hours go by, and what it is where no transform wants another one:
+also a text of a time in a table goes by it."""
+CONNECT_SETTINGS = {**SETTINGS, TIME_ZONE: UTC, "spark.connect.session.planCache.enabled": "false"}
 """Over Spark Connect. No plan is asked for twice, and each holds all of our code. Spark would keep sixteen of them for
 each session, for as long as it lives, and that of a killed lane lives for another hour."""
 APPLICATION_SETTINGS = {

@@ -20,9 +20,11 @@ from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.progress.summary import held_back
+from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
 from airflow_provider_backpressure.core.stage_metrics import Stage
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
+from airflow_provider_backpressure.runners.session_settings import TIME_ZONE
 from dev.lake_connectors import SMALL, make_connector_conf
 from dev.services import Services
 from tests import types_mysql
@@ -412,16 +414,24 @@ def odd_cluster(services: Services) -> Iterator[Cluster]:
 
 @pytest.mark.statement("K2", "X4")
 def test_settings_of_a_server_change_no_time(odd_cluster: Cluster, database: Endpoint, ledger_url: str) -> None:
-    """K2, X4: neither of a range nor of a window; read without Spark, which undoes some of what it did."""
+    """K2, X4: neither of a range nor of a window; read without Spark, which undoes some of what it did.
+
+    The last two are one hour apart, and have one text in the server's zone.
+    """
     logins: dict[str, Endpoint] = {}
     here = Composed(source=database, sink=database, ledger_url=ledger_url, remote=IN_PROCESS)
     rows = [
         (1, date(1500, 3, 1), datetime(2024, 1, 1, 0, 0, 0, 123456, UTC), datetime(2024, 3, 10, 2, 30, 0, 7)),
         (2, date(1, 1, 1), datetime(1, 1, 1, tzinfo=UTC), datetime(1, 1, 1, 0, 0, 0, 1)),
         (3, date(9999, 12, 31), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), datetime(1582, 10, 10)),
+        (4, date(2024, 11, 3), datetime(2024, 11, 3, 5, 30, tzinfo=UTC), datetime(2024, 11, 3, 1, 30)),
+        (5, date(2024, 11, 3), datetime(2024, 11, 3, 6, 30, tzinfo=UTC), datetime(2024, 11, 3, 1, 30)),
     ]
+    place = odd_cluster.place("delta", "odd")
+    columns = "id INT, d DATE, at TIMESTAMP_LTZ, here TIMESTAMP_NTZ"
+    odd_cluster.sql(f"CREATE TABLE {place['table']} ({columns}) USING delta PARTITIONED BY (at)")
     with closing(ConnectRunner(odd_cluster.url, logins, ui_url=odd_cluster.ui_url)) as runner:
-        followed = follow(here, odd_cluster, odd_cluster.place("delta", "odd"), runner, logins)
+        followed = follow(here, odd_cluster, place, runner, logins)
         followed.source("CREATE TABLE t (id int PRIMARY KEY, d date, at timestamptz, here timestamp)")
         for id_, *values in rows:
             quoted = ", ".join(f"'{value.isoformat()}'" for value in values)
@@ -431,6 +441,9 @@ def test_settings_of_a_server_change_no_time(odd_cluster: Cluster, database: End
         followed.source("UPDATE t SET id = id + 10")
         assert followed.go().verdict is Verdict.PLANNED
         assert followed.rows() == [(id_ + 10, *values) for id_, *values in rows]
+        assert runner._open().conf.get(TIME_ZONE) == "UTC"
+        runner._set_zone(runner._open(), Transform(sql="SELECT 1"))
+        assert runner._open().conf.get(TIME_ZONE) == ODD[TIME_ZONE], "as an earlier release has planned"
 
 
 @pytest.fixture(params=["delta", "iceberg"])

@@ -7,6 +7,7 @@ from typing import Any
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.spark_messages import (
     VERSION,
+    ZONE,
     ChecksumSpec,
     RangeSpec,
     ReadSpec,
@@ -50,9 +51,9 @@ class Request:
 
     @property
     def zone(self) -> str | None:
-        """The time zone of its transform; ``None`` where that, or a transform, is not given."""
+        """The time zone of its session: that of its transform, which may not have one; UTC without a transform."""
         transform = self.spec.transform if self.spec is not None else self.transform
-        return transform.zone if transform is not None else None
+        return transform.zone if transform is not None else ZONE
 
     def to_json(self) -> str:
         """Return the message with its version."""

@@ -18,6 +18,7 @@ from airflow_provider_backpressure.connectors.lake.tasks.materialised_rows impor
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, SliceResult
 from airflow_provider_backpressure.exceptions import BackpressureError, PlanSuperseded, SinkRefused
 from airflow_provider_backpressure.runners.connect_session import Address
+from airflow_provider_backpressure.runners.session_settings import TIME_ZONE
 from airflow_provider_backpressure.spark.stream_end import append_end
 from tests.conformance.sinks.cases import Case, SparkTableCase, opened, spark_session
 from tests.conformance.sinks.support import Begun, batches, begin, bounds, expected, ids
@@ -348,6 +349,34 @@ def test_a_table_that_is_partitioned_by_days_is_written(case: Case) -> None:
         case.write(begun.spec(attempt), append_end([batch], case.columns))
         assert case.cluster.rows(case.place) == rows
     assert session.sql(f"SELECT count(DISTINCT day) FROM {table} WHERE at >= '2024-02-28'").collect()[0][0] == 6
+
+
+@pytest.mark.statement("K4")
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_hours_that_come_twice_are_kept_apart_by_a_table_that_is_partitioned_by_them(case: Case, mode: str) -> None:
+    """K4: whatever zone the lane's session has, as a transform may need it; also when the files are compacted."""
+    assert isinstance(case, SparkTableCase)
+    session, table, format_ = spark_session(case.cluster.url), case.place["table"], case.place["format"]
+    parts = {"delta": "at", "iceberg": "hours(at)"}[format_]
+    session.sql(f"CREATE TABLE {table} (id BIGINT, at TIMESTAMP) USING {format_} PARTITIONED BY ({parts})").collect()
+    types = {"id": "bigint", "at": "timestamp with time zone"}
+    case.columns = tuple(Column(name=name, type=type_) for name, type_ in types.items())
+    begun, lane = begin(case, mode=mode), Address(case.cluster.url).begin(str(uuid.uuid4()))
+    lane.conf.set(TIME_ZONE, "Europe/Berlin")
+    hours = [datetime(2024, 10, 26, 22, 30, tzinfo=UTC) + timedelta(hours=each) for each in range(5)]
+    for seq in range(2):
+        given = [pyarrow.array(range(5 * seq, 5 * seq + 5), pyarrow.int64()), pyarrow.array(hours)]
+        batch = pyarrow.record_batch(given, names=list(types))
+        case.write(begun.spec(seq), append_end([batch], case.columns), lane)
+    rows = list(enumerate(hours + hours))
+    assert case.cluster.rows(case.place) == rows
+    assert lane.conf.get(TIME_ZONE) == "Europe/Berlin"
+    open_table(lane, format_, table).compact()
+    assert case.cluster.rows(case.place) == rows
+    if format_ == "iceberg":
+        found = lane.sql(f"SELECT partition.at_hour FROM {table}.partitions").collect()
+        assert {row[0] for row in found} == {int(each.timestamp()) // 3600 for each in hours}
+    lane.stop()
 
 
 @pytest.mark.statement("K4")

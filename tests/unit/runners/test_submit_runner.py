@@ -134,7 +134,7 @@ def test_a_range_travels_by_files_and_leaves_none(tmp_path: Path) -> None:
 
 
 def test_a_transforms_zone_is_that_of_its_plan_or_of_the_connection(tmp_path: Path) -> None:
-    """Without one the application has the server's: so a plan of an earlier release had it."""
+    """A transform without one has the server's: so a plan of an earlier release had it. No transform: UTC."""
     recorder = Recorder(answer=lambda request: {"columns": [], "slices": [PIECE]})
     given, transform = runner(tmp_path, recorder), Transform(sql="SELECT 1", zone="UTC")
     given.describe(READ, transform)
@@ -142,8 +142,9 @@ def test_a_transforms_zone_is_that_of_its_plan_or_of_the_connection(tmp_path: Pa
     given.run(spec(transform=replace(transform, zone=None), path="frame")).result(10)
     other = runner(tmp_path, recorder, conf={TIME_ZONE: "Europe/Berlin"})
     other.run(spec(transform=transform, path="frame")).result(10)
+    given.run(spec()).result(10)
     zones = [application.conf.get(TIME_ZONE) for application in recorder.applications]
-    assert zones == ["UTC", "UTC", None, "Europe/Berlin"]
+    assert zones == ["UTC", "UTC", None, "Europe/Berlin", "UTC"]
 
 
 @pytest.mark.statement("X5")

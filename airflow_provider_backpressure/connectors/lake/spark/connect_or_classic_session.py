@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _CLASSIC = "pyspark.sql.session"
 """Module of the class of a session that is in a driver. Named, not imported: a client alone does not have all of it."""
+TIME_ZONE, UTC = "spark.sql.session.timeZone", frozenset({"UTC", "Etc/UTC", "GMT", "Z"})
+"""Setting of a session by which Spark makes texts of times, and its values that mean UTC."""
 _without_cache: "weakref.WeakKeyDictionary[SparkSession, set[str]]" = weakref.WeakKeyDictionary()
 """Catalogs that cache nothing, by their session."""
 _disabling = threading.Lock()
@@ -65,6 +67,20 @@ def disable_cache(session: "SparkSession", catalog: str) -> bool:
         session.conf.set(f"spark.sql.catalog.{catalog}.cache-enabled", "false")
         without.add(catalog)
         return False
+
+
+@contextmanager
+def get_session_in_utc(session: "SparkSession") -> Iterator["SparkSession"]:
+    """Give the session where its time zone is UTC, otherwise a copy of it in UTC: a transform may need the zone.
+
+    Errors as those of :func:`clone_session`.
+    """
+    if session.conf.get(TIME_ZONE) in UTC:
+        yield session
+        return
+    with clone_session(session) as clone:
+        clone.conf.set(TIME_ZONE, "UTC")
+        yield clone
 
 
 @contextmanager

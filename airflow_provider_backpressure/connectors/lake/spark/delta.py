@@ -2,14 +2,19 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType, TimestampType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, KEY, Kind, LogState, Note
-from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS, clone_session
+from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import (
+    SPARK_ERRORS,
+    clone_session,
+    get_session_in_utc,
+)
 from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
 from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
@@ -78,7 +83,7 @@ class DeltaTable(SparkTable):
         self._seen, self._commits = -1, list[_Commit]()
         self._state = LogState()
         self._last_change, self._oldest = -1, 0
-        self._lossy: tuple[str, ...] | None = None
+        self._partitions: Mapping[str, DataType] | None = None
 
     def check(self, there: StructType | None) -> None:
         """See :meth:`SparkTable.check`."""
@@ -96,7 +101,7 @@ class DeltaTable(SparkTable):
                 f"{self.name} forgets app transactions after {detail['properties'][RETENTION]}, and a late attempt "
                 f"could then commit twice: remove the property {RETENTION}."
             )
-        if binary := self._list_partitions(detail, BinaryType()):
+        if binary := [name for name, type_ in self._find_partitions(detail).items() if type_ == BinaryType()]:
             raise SinkRefused(
                 f"{self.name} is partitioned by {', '.join(binary)}, and Delta keeps bytes there as text, which "
                 "changes some of them: partition it by another column."
@@ -104,15 +109,27 @@ class DeltaTable(SparkTable):
 
     def list_lossy_partitions(self) -> tuple[str, ...]:
         """See :meth:`SparkTable.list_lossy_partitions`."""
-        if self._lossy is None:
-            (detail,) = self.ask(f"DESCRIBE DETAIL {self.quoted}")
-            self._lossy = self._list_partitions(detail, StringType())
-        return self._lossy
+        return self._list_partitions(StringType())
 
-    def _list_partitions(self, detail: "Row", type_: DataType) -> tuple[str, ...]:
-        """Return the columns of a type that the table is partitioned by. ``detail``: what ``DESCRIBE DETAIL`` says."""
-        types = {field.name: field.dataType for field in self.session.table(self.quoted).schema.fields}
-        return tuple(name for name in detail["partitionColumns"] if types.get(name) == type_)
+    def depends_on_zone(self) -> bool:
+        """See :meth:`SparkTable.depends_on_zone`.
+
+        Delta makes a text of a partition's time by the zone, and reads that back: in a zone with a summer time two
+        times have one text each autumn.
+        """
+        return bool(self._list_partitions(TimestampType()))
+
+    def _list_partitions(self, type_: DataType) -> tuple[str, ...]:
+        """Return the columns of a type that the table is partitioned by, as they are when it is first asked."""
+        if self._partitions is None:
+            (detail,) = self.ask(f"DESCRIBE DETAIL {self.quoted}")
+            self._partitions = self._find_partitions(detail)
+        return tuple(name for name, found in self._partitions.items() if found == type_)
+
+    def _find_partitions(self, detail: "Row") -> dict[str, DataType]:
+        """Return the columns that the table is partitioned by. ``detail``: what ``DESCRIBE DETAIL`` says."""
+        fields = self.session.table(self.quoted).schema.fields
+        return {field.name: field.dataType for field in fields if field.name in detail["partitionColumns"]}
 
     def read_state(self) -> LogState:
         """See :meth:`SparkTable.read_state`. After a RESTORE the marks count that the restored version had.
@@ -172,10 +189,24 @@ class DeltaTable(SparkTable):
     def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
         """See :meth:`SparkTable.publish`. Only an append takes a token by its options, so an empty one is a fence."""
         version = FENCE if note.kind is Kind.FENCE else ATTEMPT
-        frame = self.empty() if rows is None else rows
-        frame.writeTo(self.quoted).option("txnAppId", note.token).option("txnVersion", str(version)).option(
-            "userMetadata", note.to_json()
-        ).append()
+        with self._give_in_utc(note, rows) as frame:
+            frame.writeTo(self.quoted).option("txnAppId", note.token).option("txnVersion", str(version)).option(
+                "userMetadata", note.to_json()
+            ).append()
+
+    @contextmanager
+    def _give_in_utc(self, note: Note, rows: "DataFrame | None") -> "Iterator[DataFrame]":
+        """Give the rows, or none, in a session that may write them."""
+        if rows is None or not self.depends_on_zone():
+            yield self.empty() if rows is None else rows
+            return
+        view = f"{KEY}_{note.nonce:013x}"
+        rows.createOrReplaceTempView(view)
+        try:
+            with get_session_in_utc(self.session) as session:
+                yield session.table(view)
+        finally:
+            self.session.catalog.dropTempView(view)
 
     def note_settings(self, note: Note) -> dict[str, str]:
         """See :meth:`SparkTable.note_settings`."""
@@ -203,7 +234,11 @@ class DeltaTable(SparkTable):
 
     def compact(self) -> None:
         """See :meth:`SparkTable.compact`. Its commit changes no data, and conflicts with none that adds rows."""
-        self.run(f"OPTIMIZE {self.quoted}")
+        if not self.depends_on_zone():
+            self.run(f"OPTIMIZE {self.quoted}")
+            return
+        with get_session_in_utc(self.session) as session:
+            self.with_session(session).run(f"OPTIMIZE {self.quoted}")
 
     def remove_old_versions(self) -> None:
         """See :meth:`SparkTable.remove_old_versions`. Files go, by ``delta.deletedFileRetentionDuration``.

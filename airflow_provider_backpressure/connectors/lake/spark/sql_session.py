@@ -32,7 +32,10 @@ SESSION_CATALOG, OWN_CATALOGS = "spark_catalog", ("", "org.apache.spark.sql.delt
 DIRECT: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]
 """Options of a channel to this host, whatever proxy the environment names."""
 _RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
-_TOO_OLD = "A MERGE or DELETE needs a copy of the session, which Spark Connect makes since 4.1, but {}: upgrade it."
+_TOO_OLD = (
+    "A commit with settings of its own needs a copy of the session, which Spark Connect makes since 4.1, but {}: "
+    "upgrade it."
+)
 _AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, ShortType, StructField, StructType
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import (
     SPARK_ERRORS,
+    TIME_ZONE,
     ask,
     clone_session,
 )
@@ -105,6 +106,10 @@ class SparkTable(ABC):
         """Return the columns in which :data:`LOST_IN_PARTITIONS` would be lost; as they are when it is first asked."""
         return ()
 
+    def depends_on_zone(self) -> bool:
+        """Whether what a commit keeps depends on the time zone of its session, which must be UTC then."""
+        return False
+
     def properties(self) -> dict[str, str]:
         """Return our table properties."""
         return {name: value for name, value in self.all_properties().items() if name.startswith(f"{KEY}.")}
@@ -174,8 +179,9 @@ class SparkTable(ABC):
     @contextmanager
     def _in_noted_session(self, note: Note) -> Iterator[Self]:
         """Give this table in a session whose commits have the note."""
+        zone = {TIME_ZONE: "UTC"} if self.depends_on_zone() else {}
         with clone_session(self.session) as session:
-            for name, value in self.note_settings(note).items():
+            for name, value in {**zone, **self.note_settings(note)}.items():
                 session.conf.set(name, value)
             yield self.with_session(session)
 
