@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pyarrow
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import note_of_clearing, note_of_fence
@@ -213,6 +214,26 @@ def test_the_table_is_compared_as_a_whole_and_rows_of_others_are_found(case: Cas
     assert begun.read_back(None).rows == 13
     with pytest.raises(SinkRefused, match=r"cannot be cleared: it holds 13 rows, and the closed plan .* wrote 10"):
         begin(case, clear=begun.plan.plan_id)
+
+
+@pytest.mark.statement("X3")
+def test_what_somebody_has_cached_is_not_taken_for_the_table(case: Case) -> None:
+    """X3: the server's cache is every session's, and keeps rows that another engine than Spark has deleted since."""
+    assert isinstance(case, SparkTableCase)
+    if case.place["format"] == "iceberg":
+        pytest.skip("a cached table of Iceberg is of one snapshot")
+    begun = begin(case)
+    begun.write(0)
+    spark_session(case.cluster.url).sql(f"CACHE TABLE {case.place['table']}").collect()
+    assert begun.read_back(None).rows == 10
+    lake = DeltaTable(case.cluster.find_folder(case.place))
+    lake.delete(f"id = {ids(0)[0]}")
+    assert begun.read_back(None).rows == 9
+    with pytest.raises(SinkRefused, match=r"cannot be cleared: it holds 9 rows"):
+        begin(case, clear=begun.plan.plan_id)
+    lake.delete()
+    with opened(case) as sink:
+        assert not sink.holds_rows()
 
 
 @pytest.mark.statement("X1", "X2")

@@ -72,7 +72,7 @@ class FencedSparkTable(FilesTarget):
         with self._errors():
             if self._table.schema() is None:
                 return False
-            return bool(self._session.get().table(self._table.quoted).take(1))
+            return bool(self._table.rows().take(1))
 
     def close(self) -> None:
         self._session.close()
@@ -183,7 +183,7 @@ class FencedSparkTable(FilesTarget):
 
     def _check_alone(self, state: LogState, closed: str) -> int:
         """Return how many rows there are; ``SinkRefused`` where they are not those of a closed plan, or none."""
-        found = self._session.get().table(self._table.quoted).count()
+        found = self._table.rows().count()
         ours = sum(mark.rows for mark in state.marks_of(closed).values())
         if found not in (0, ours):
             raise SinkRefused(

@@ -42,7 +42,7 @@ class SparkMirror:
 
     def rows(self) -> int:
         with self.errors():
-            return self.table.session.table(self.table.quoted).count() if self.table.schema() is not None else 0
+            return self.table.rows().count() if self.table.schema() is not None else 0
 
     def find_confirmation(self, plan_id: str) -> int:
         with self.errors():

@@ -150,6 +150,15 @@ class SparkTable(ABC):
             )
         return state
 
+    def rows(self) -> "DataFrame":
+        """Return the rows as they are now.
+
+        What anybody has cached (``CACHE TABLE``) is every session's, and stays where others than Spark have changed the
+        table.
+        """
+        self.run(f"REFRESH TABLE {self.quoted}")
+        return self.session.table(self.quoted)
+
     def empty(self) -> "DataFrame":
         """Return no row of this table."""
         return self.session.table(self.quoted).where("false")

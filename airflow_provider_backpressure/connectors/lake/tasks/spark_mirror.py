@@ -90,7 +90,7 @@ def run_range(
             raise _Unchanged(replace(result, unchanged=True))
         check_unique(rows, spec.write.key, table.name)
         check_partitions(rows, table)
-        return _Mirror.compare(session, spec, table, rows, mark).publish
+        return _Mirror.compare(spec, table, rows, mark).publish
 
     try:
         result = make_result(commit_once(table, attempt, find, prepare)[0], attempt)
@@ -112,9 +112,7 @@ class _Mirror:
     updated: int
 
     @classmethod
-    def compare(
-        cls, session: "SparkSession", spec: RangeSpec, table: SparkTable, rows: "DataFrame", mark: Mark
-    ) -> "_Mirror":
+    def compare(cls, spec: RangeSpec, table: SparkTable, rows: "DataFrame", mark: Mark) -> "_Mirror":
         """Compare the rows with the table's. ``mark``: of the rows."""
         within = _list_conditions(spec)
         if within and rows.where(f"NOT coalesce({' AND '.join(within)}, false)").take(1):
@@ -123,7 +121,7 @@ class _Mirror:
                 "source orders it otherwise than Spark. Let it keep the key as it is, or use mode='upsert'."
             )
         with translate_refusals(table.name):
-            there = session.table(table.quoted)
+            there = table.rows()
             there = there.where(" AND ".join(within)) if within else there
             changes = _join(spec, rows, there).localCheckpoint(eager=True, storageLevel=MATERIALISED)
             counts = {row[0]: int(row[1]) for row in changes.groupBy(DONE).count().collect()}

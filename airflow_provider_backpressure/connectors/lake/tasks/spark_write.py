@@ -112,7 +112,7 @@ def run_checksum(session: "SparkSession", spec: ChecksumSpec) -> SliceResult:
         yield pyarrow.record_batch([pyarrow.array([_say(total)])], names=[END])
 
     with translate_refusals(table.name):
-        there = session.table(table.quoted)
+        there = table.rows()
         for condition in query.get("where", ()):
             there = there.where(condition)
         rows = there.select(*(quote_column(name).alias(f"_{n}") for n, name in enumerate(names)))

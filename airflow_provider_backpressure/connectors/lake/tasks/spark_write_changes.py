@@ -174,7 +174,7 @@ class WindowAttempt:
         )
         if not staged.kept:
             return fold.fold(staged.changes).drop(UNKNOWN, ASK), fold, ""
-        there, trusted = self.session.table(table.quoted), self.is_trusted(table.state())
+        there, trusted = table.rows(), self.is_trusted(table.state())
         folded = fold.fold(staged.changes, there if trusted else None)
         asked = fold.select_asked(folded, there).localCheckpoint(eager=True, storageLevel=MATERIALISED)
         keys = list_keys(asked)

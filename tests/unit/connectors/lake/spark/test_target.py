@@ -36,6 +36,7 @@ class ListedTable:
         self.cleared = 0
         self.expired = ""
         """A plan of which slices are missing while it holds the table."""
+        self.rows = Mock()
 
     def state(self, *, with_losses: bool = False) -> LogState:
         state = LogState.read(self.notes, {})
@@ -54,9 +55,8 @@ class ListedTable:
 
 
 def target_of(table: ListedTable, rows: int) -> SparkTableTarget:
-    session = Mock(address="sc://h:1")
-    session.get().table().count.return_value = rows
-    target = SparkTableTarget(session, table.name, conn_id="spark", format_="delta", tasks=1)
+    table.rows.return_value.count.return_value = rows
+    target = SparkTableTarget(Mock(address="sc://h:1"), table.name, conn_id="spark", format_="delta", tasks=1)
     target._opened = cast("Any", table)
     return target
 
