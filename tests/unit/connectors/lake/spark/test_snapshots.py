@@ -4,7 +4,10 @@ import re
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
 from airflow_provider_backpressure.connectors.lake.spark.iceberg import IcebergTable
+from airflow_provider_backpressure.exceptions import SinkUnavailable
 
 
 class Listed(IcebergTable):
@@ -24,11 +27,13 @@ class Listed(IcebergTable):
                 "parent_id": parent,
                 "at": at,
                 "summary": {"n": number} if at >= int(since) else None,
+                "branch": None,
             }
             for number, parent, at in self.there
         ]
         self.fetched += sum(row["summary"] is not None for row in rows)
-        return rows
+        heads = re.findall(r"name = '(\w+)'", query)
+        return [*rows, *({"snapshot_id": 2, "branch": name} for name in heads if name == "known")]
 
     def list_summaries(self) -> dict[str, int]:
         return {key: row["summary"]["n"] for key, row in self._list_snapshots().items()}
@@ -49,6 +54,15 @@ def test_one_that_came_late_by_another_clock_is_fetched_too() -> None:
     table.list_summaries()
     table.there.append((3, 2, 1500))
     assert table.list_summaries() == {"1": 1, "2": 2, "3": 3}
+
+
+def test_the_head_of_a_branch_comes_with_the_snapshots() -> None:
+    """One that was removed has none."""
+    table = Listed()
+    head, snapshots = table._read_branch("known")
+    assert (head, list(snapshots)) == ("2", ["1", "2"])
+    with pytest.raises(SinkUnavailable, match=r"branch gone .* was removed"):
+        table._read_branch("gone")
 
 
 def test_a_session_for_a_commit_knows_what_the_table_knew() -> None:
