@@ -441,6 +441,21 @@ def test_a_column_that_gets_another_type_stops_the_next_range(
             list(reader("mysql").read(mysql_database, spec, piece, "t"))
 
 
+@pytest.mark.statement("X6")
+def test_a_column_that_may_be_null_since_the_plan_stops_the_next_range(mysql_database: Endpoint, opened: Open) -> None:
+    """X6: the plan has no range for rows without a value, whether the lane has looked at the table since or not."""
+    filled(mysql_database, "id int PRIMARY KEY, v int NOT NULL, KEY (v)", 10, "g, g")
+    source = opened(split_column="v")
+    snapshot = source.snapshot()
+    spec, bounds = source.read_spec(snapshot), KeyBounds(columns=("v",), start=None, end=("5",))
+    piece = source.slice(spec, bounds, "0.0")
+    run(mysql_database, "ALTER TABLE t MODIFY v int NULL", "INSERT INTO t VALUES (99, NULL)")
+    with pytest.raises(SourceRefused, match="may be NULL by now"):
+        list(reader("mysql").read(mysql_database, spec, piece, "t"))
+    with pytest.raises(SourceRefused, match="may be NULL by now"):
+        opened(split_column="v").slice(spec, bounds, "0.0")
+
+
 @pytest.mark.statement("R1")
 def test_memory_does_not_grow_with_the_table(mysql_database: Endpoint, opened: Open) -> None:
     """Ten times the rows of 370 bytes in one slice need no more of the process that reads them."""

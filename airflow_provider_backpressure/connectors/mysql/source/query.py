@@ -39,15 +39,20 @@ class KeyedTable(CutTable[TableName, KeyColumn, str]):
 
 
 def check_types(table: Relation, columns: Sequence[Column]) -> str:
-    """Return the condition under which a statement fails where a column has another type than the table was seen with.
+    """Return the condition under which a statement fails where a column has another type than the table was seen with,
 
-    The server evaluates it once, and while the statement runs nobody can alter the table.
+    or may be NULL by now. The server evaluates it once, and while the statement runs nobody can alter the table.
     """
     names = {column.name for column in columns}
-    known = [literal(f"{each.name} {each.data_type}") for each in table.columns if each.name in names]
+    known = [
+        literal(f"{each.name} {each.data_type} {'NO' if each.not_null else 'YES'}")
+        for each in table.columns
+        if each.name in names
+    ]
     found = (
         f"SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {literal(table.name.database)}"
-        f" AND TABLE_NAME = {literal(table.name.name)} AND CONCAT(COLUMN_NAME, ' ', DATA_TYPE) IN ({', '.join(known)})"
+        f" AND TABLE_NAME = {literal(table.name.name)} AND CONCAT(COLUMN_NAME, ' ', DATA_TYPE, ' ', IS_NULLABLE)"
+        f" IN ({', '.join(known)})"
     )
     return f"CASE ({found}) WHEN {len(known)} THEN 1 ELSE ({TWO_ROWS}) END"
 

@@ -39,7 +39,7 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.table_selection import TableName as SelectedTable
-from airflow_provider_backpressure.exceptions import SourceRefused, SourceUnavailable
+from airflow_provider_backpressure.exceptions import RESTART, SourceRefused, SourceUnavailable
 
 if TYPE_CHECKING:
     from airflow_provider_backpressure.connectors.mysql.source.config import MySQLSource
@@ -183,6 +183,11 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
             if way is None:
                 raise SourceRefused(
                     f"{self._name} has changed: {join_names([planned.name])} is no {planned.type} any more."
+                )
+            if way.nullable and not planned.nullable:
+                # The plan may have no range for rows without a value.
+                raise SourceRefused(
+                    f"{self._name} has changed: {join_names([planned.name])} may be NULL by now; {RESTART}."
                 )
             ways.append((planned.name, way))
         return line(ways)

@@ -102,7 +102,7 @@ def _check_planned() -> Iterator[None]:
         if code(error) in _GONE:
             what = words(error)
         elif code(error) == _TWO_ROWS:
-            what = "a column has another type (or where= compares with several rows)"
+            what = "a column has another type, or may be NULL by now (or where= compares with several rows)"
         else:
             raise
         raise SourceRefused(
