@@ -38,10 +38,10 @@ class KeyedTable(CutTable[TableName, KeyColumn, str]):
         return f"SELECT {what} FROM {self.name.sql}{self.filter(bounds, *more)}"
 
 
-def check_types(table: Relation, columns: Sequence[Column]) -> str:
-    """Return the condition under which a statement fails where a column has another type than the table was seen with,
+def build_schema_guard(table: Relation, columns: Sequence[Column]) -> str:
+    """Return a condition that fails the statement where a column has another type by now, or may be NULL.
 
-    or may be NULL by now. The server evaluates it once, and while the statement runs nobody can alter the table.
+    ``table``: as it was looked at. The server evaluates the condition once, and nobody can alter the table meanwhile.
     """
     names = {column.name for column in columns}
     known = [
@@ -54,11 +54,11 @@ def check_types(table: Relation, columns: Sequence[Column]) -> str:
         f" AND TABLE_NAME = {literal(table.name.name)} AND CONCAT(COLUMN_NAME, ' ', DATA_TYPE, ' ', IS_NULLABLE)"
         f" IN ({', '.join(known)})"
     )
-    return f"CASE ({found}) WHEN {len(known)} THEN 1 ELSE ({TWO_ROWS}) END"
+    return f"CASE ({found}) WHEN {len(known)} THEN 1 ELSE ({_TWO_ROWS}) END"
 
 
-TWO_ROWS = "SELECT 1 UNION SELECT 2"
-"""What no value can be made of: the server's error says so."""
+_TWO_ROWS = "SELECT 1 UNION SELECT 2"
+"""A subquery that fails where one value is needed (error 1242)."""
 
 
 def user_condition(where: str) -> str:

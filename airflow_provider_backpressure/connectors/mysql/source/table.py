@@ -24,7 +24,12 @@ from airflow_provider_backpressure.connectors.mysql.source.checks import (
     chosen_columns,
     replayable,
 )
-from airflow_provider_backpressure.connectors.mysql.source.query import KeyedTable, check_types, measure_size, row_size
+from airflow_provider_backpressure.connectors.mysql.source.query import (
+    KeyedTable,
+    build_schema_guard,
+    measure_size,
+    row_size,
+)
 from airflow_provider_backpressure.connectors.mysql.source.shared_log import SharedTableLog
 from airflow_provider_backpressure.connectors.mysql.source.types import Carried, carry_column, line
 from airflow_provider_backpressure.connectors.relational.key_choice import Split
@@ -135,7 +140,7 @@ class MySQLTable(DatabaseTable["MySQLSource", Session, TableName, Relation, Cata
         return key_ranges(self._session, keyed, snapshot, rows=rows, bytes=bytes)
 
     def _query(self, keyed: KeyedTable, read: ReadSpec, bounds: Bounds) -> str:
-        return keyed.rows(self._line(read), bounds, check_types(self._known_table(), read.columns))
+        return keyed.rows(self._line(read), bounds, build_schema_guard(self._known_table(), read.columns))
 
     def _slice_log(self, bounds: LogBounds, slice_id: str) -> Slice:
         declared = self._declared

@@ -63,7 +63,7 @@ _DATES = ("date", "timestamp")
 _GONE = frozenset({1054, 1146})
 """Codes of a column and of a table that do not exist."""
 _TWO_ROWS = 1242
-"""Code of a value that would be made of two rows, see :func:`..source.query.check_types`."""
+"""Code of a value that would be made of two rows, see :func:`..source.query.build_schema_guard`."""
 
 
 def read(source: Endpoint, read: ReadSpec, piece: Slice, name: str) -> Iterator[pyarrow.RecordBatch]:

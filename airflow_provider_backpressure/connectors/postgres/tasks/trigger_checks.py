@@ -18,7 +18,7 @@ _TRIGGERS = f"""
 """  # noqa: S608
 # Of a row and before it.
 _ROW_TRIGGERS = f"{_TRIGGERS} AND tgtype & 3 = 3 LIMIT 1"
-_COMING_BETWEEN = f"""
+_TRIGGERS_AND_RULES = f"""
     SELECT array({_TRIGGERS} AND (tgtype & 3 = 3 OR tginitdeferred) AND %(exact)s ORDER BY 1),
            array(
                SELECT rulename::text FROM pg_rewrite
@@ -49,7 +49,7 @@ def execute_alone(
     """
     before = _count_changes(connection, write)
     changed = connection.execute(statement, values).rowcount
-    _check_coming_between(connection, write, exact=exact)
+    _check_triggers_and_rules(connection, write, exact=exact)
     others = _count_changes(connection, write) - before - changed
     if others > 0:
         raise RangeFailed(
@@ -59,12 +59,12 @@ def execute_alone(
     return changed
 
 
-def _check_coming_between(connection: psycopg.Connection, write: WriteSpec, *, exact: bool) -> None:
+def _check_triggers_and_rules(connection: psycopg.Connection, write: WriteSpec, *, exact: bool) -> None:
     """Raise ``SinkRefused`` where a trigger or a rule may have changed or dropped rows of a statement.
 
     The statement has been executed, so its lock keeps others from coming.
     """
-    row = connection.execute(_COMING_BETWEEN, {"target": write.target, "exact": exact}).fetchone()
+    row = connection.execute(_TRIGGERS_AND_RULES, {"target": write.target, "exact": exact}).fetchone()
     triggers, rules = row if row is not None else ([], [])
     if triggers or rules:
         what = f"trigger {', '.join(triggers)}" if triggers else f"rule {', '.join(rules)}"
