@@ -200,15 +200,14 @@ def upgraded(clean: Clean) -> Iterator[Clean]:
     (source / PACKAGE / "__init__.py").write_text(f'__version__ = "{NEXT}"\n')
     ledger = source / PACKAGE / "ledger"
     (ledger / "migrations" / "versions" / f"{NEXT_REVISION}_next.py").write_text(MIGRATION)
-    models, index = ledger / "models.py", '    sa.Index("ix_backpressure_hydration_cluster"'
-    text = models.read_text()
-    for before, after in (
-        (f'REVISION = "{REVISION}"', f'REVISION = "{NEXT_REVISION}"'),
-        (index, f'    sa.Column("next", sa.Text),\n{index}'),
+    index = '    sa.Index("ix_backpressure_hydration_cluster"'
+    for module, before, after in (
+        ("revision.py", f'REVISION = "{REVISION}"', f'REVISION = "{NEXT_REVISION}"'),
+        ("models.py", index, f'    sa.Column("next", sa.Text),\n{index}'),
     ):
+        text = (ledger / module).read_text()
         assert text.count(before) == 1
-        text = text.replace(before, after)
-    models.write_text(text)
+        (ledger / module).write_text(text.replace(before, after))
     (wheel,) = build(source, "--wheel").glob("*.whl")
     install(clean.python, "--no-deps", str(wheel))
     yield clean
