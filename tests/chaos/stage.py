@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.testing import MemoryRunner, MemorySink, MemorySource
 from dev.services import Services
 from tests.chaos.matrix import Draw, Victim
-from tests.support.composed import Composed
+from tests.support.composed import Composed, close_runners
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,9 @@ class Stage:
             assert daemon is not None
             os.kill(daemon.ppid(), signal.SIGKILL)
         else:
+            if victim is Victim.DRIVER:
+                # Their sessions would be unknown to the next server.
+                close_runners()
             self.services.kill(self._server(victim))
 
     def restart(self, victim: Victim) -> None:
