@@ -281,6 +281,21 @@ def test_a_file_that_is_gone_stops_it(landing: Composed, tmp_path: Path):
         back.run()
 
 
+def test_files_that_spark_has_named_in_its_own_way_are_the_tables(landing: Composed, tmp_path: Path):
+    """Its Hadoop catalog writes ``file:/folder`` for what the table itself calls ``file:///folder``."""
+    place = lakes.place("iceberg", tmp_path)
+    back = land(landing, place)
+    with closing(load_catalog(**place["catalog"])) as catalog:
+        table = catalog.load_table(place["table"])
+        files = table.inspect.files()["file_path"].to_pylist()
+        table.delete()
+        table.add_files([path.replace("file:///", "file:/") for path in files])
+    back.plan()
+    back.run()
+    back.finish()
+    assert difference(landing.source, "t", landing.sink, "raw.t") == (0, 0)
+
+
 def test_what_is_not_landed_whole_is_refused(landing: Composed, tmp_path: Path):
     """Before any row moves: a folder of others, and a plan of ours that is not complete."""
     place = lakes.place("parquet", tmp_path)

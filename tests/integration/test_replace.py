@@ -218,6 +218,7 @@ RICH = (
     "COMMENT ON COLUMN raw.t.code IS 'a code'",
     "COMMENT ON INDEX raw.\"by code; --\" IS 'an index'",
     "COMMENT ON CONSTRAINT known ON raw.t IS 'a reference'",
+    "COMMENT ON SEQUENCE raw.t_m_seq IS 'a sequence'",
     "INSERT INTO raw.t SELECT i, 'old' FROM generate_series(1, 100) i",
     'CREATE VIEW raw.v WITH (security_barrier = true, check_option = local) AS SELECT id, code AS "C" FROM raw.t'
     " WHERE id < 50",
@@ -242,9 +243,9 @@ UNION ALL SELECT 'statistics', stxname, concat_ws(' ', pg_get_statisticsobjdef(o
 UNION ALL SELECT 'table', relname, concat_ws(' ', relowner, relacl, reloptions, relreplident, relpersistence,
        obj_description(oid, 'pg_class'), (SELECT t.reloptions FROM pg_class t WHERE t.oid = c.reltoastrelid))
        FROM pg_class c WHERE c.oid = 'raw.t'::regclass
-UNION ALL SELECT 'sequence', c.relname, concat_ws(' ', s.seqstart, s.seqincrement, d.refobjsubid, d.deptype, c.relowner)
-       FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid JOIN pg_depend d ON d.objid = c.oid
-       AND d.classid = 'pg_class'::regclass AND d.refobjid = 'raw.t'::regclass
+UNION ALL SELECT 'sequence', c.relname, concat_ws(' ', s.seqstart, s.seqincrement, d.refobjsubid, d.deptype, c.relowner,
+       c.relacl, obj_description(c.oid, 'pg_class')) FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid
+       JOIN pg_depend d ON d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.refobjid = 'raw.t'::regclass
 UNION ALL SELECT 'view', c.oid::regclass::text, concat_ws(' ', pg_get_viewdef(c.oid), c.reloptions, c.relowner,
        c.relacl, obj_description(c.oid, 'pg_class')) FROM pg_class c WHERE c.relkind = 'v' AND c.oid IN
        ('raw.v'::regclass, 'public.w'::regclass)
@@ -262,6 +263,7 @@ def test_all_that_a_table_has_is_carried_over(database: Endpoint, replacing: Rep
             f"ALTER TABLE raw.t OWNER TO {owner.user}",
             f"GRANT SELECT ON raw.t TO {reader.user} WITH GRANT OPTION",
             f"GRANT UPDATE (code) ON raw.t TO {reader.user}",
+            f"GRANT SELECT ON SEQUENCE raw.t_m_seq TO {reader.user}",
             f"GRANT SELECT ON raw.v TO {reader.user}",
             f"GRANT USAGE ON SCHEMA raw TO {reader.user}",
             "ALTER DEFAULT PRIVILEGES IN SCHEMA raw GRANT ALL ON TABLES TO PUBLIC",

@@ -535,6 +535,16 @@ def test_tables_of_several_parts_are_not_followed(database: Endpoint, made: tupl
         source.snapshot(Consistency.CATCH_UP)
 
 
+def test_a_child_that_comes_while_a_followed_table_is_planned_is_refused(database: Endpoint) -> None:
+    """W7: the plan looks at children once, without a lock; the log of a table has none of its children's rows."""
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with closing(opened(database)) as source:
+        snapshot = source.snapshot(Consistency.CATCH_UP)
+        run(database, "CREATE TABLE c () INHERITS (t)")
+        with pytest.raises(SourceRefused, match="other tables inherit"):
+            source.read_spec(snapshot)
+
+
 @pytest.mark.parametrize("consistency", [Consistency.STATIC, Consistency.SNAPSHOT])
 @pytest.mark.parametrize("key", ["split", "key"])
 def test_a_column_that_may_be_null_since_it_was_looked_at_stops_a_range(

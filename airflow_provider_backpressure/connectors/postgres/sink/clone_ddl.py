@@ -258,6 +258,21 @@ _CARRIED = sql.SQL(
         SELECT 4, format('COMMENT ON TABLE %%s IS %%L', %(shadow)s::text,
                          obj_description(%(target)s::oid, 'pg_class'))
         UNION ALL
+        SELECT 4, w.statement
+        FROM pg_attribute a
+        CROSS JOIN LATERAL (SELECT pg_get_serial_sequence(a.attrelid::regclass::text, a.attname)::regclass,
+                                   pg_get_serial_sequence(%(shadow)s::text, a.attname)) s (old, new)
+        JOIN pg_class q ON q.oid = s.old
+        CROSS JOIN LATERAL (
+            SELECT format('COMMENT ON SEQUENCE %%s IS %%L', s.new, obj_description(s.old, 'pg_class'))
+            UNION ALL
+            SELECT format('GRANT %%s ON SEQUENCE %%s TO %%s%%s', x.privilege_type, s.new,
+                          CASE WHEN x.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(x.grantee)) END,
+                          CASE WHEN x.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+            FROM aclexplode(q.relacl) x WHERE x.grantee <> q.relowner
+        ) w (statement)
+        WHERE a.attrelid = %(target)s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity <> ''
+        UNION ALL
         SELECT 5, format('ALTER TABLE %%s %%s %%I', %(shadow)s::text, w.words,
                          %(own)s::text || left(md5(x.relname), 12))
         FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_class c ON c.oid = i.indrelid

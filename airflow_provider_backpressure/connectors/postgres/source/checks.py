@@ -163,6 +163,12 @@ def replayable(
     return keys
 
 
+def check_childless(session: Session, table: Relation) -> None:
+    """Raise ``SourceRefused`` where other tables inherit from a followed one by now: its log has none of their rows."""
+    if session.value(_CHILDREN, (table.oid,)):
+        raise SourceRefused(f"The changes of {table.name} cannot be replayed: {_INHERITED}.")
+
+
 def _against_server(session: Session) -> list[str]:
     level, standby, may = session.rows(_SERVER)[0]
     against = []
@@ -183,7 +189,7 @@ def _against_table(session: Session, table: Relation) -> list[str]:
         return [f"it is {KINDS[table.kind]}, and only an ordinary table's are"]
     against = []
     if table.has_children:
-        against.append("other tables inherit from it")
+        against.append(_INHERITED)
     if session.value(_UNLOGGED, (table.oid,)):
         against.append("it is an unlogged table, which no log knows of")
     if table.row_security:
@@ -240,6 +246,8 @@ _SERVER = sql.SQL(
     FROM pg_roles r WHERE r.rolname = current_user
     """
 )
+_INHERITED = "other tables inherit from it"
+_CHILDREN = sql.SQL("SELECT EXISTS (SELECT FROM pg_inherits WHERE inhparent = %s)")
 _UNLOGGED = sql.SQL("SELECT relpersistence = 'u' FROM pg_class WHERE oid = %s")
 _IDENTITY = sql.SQL(
     """

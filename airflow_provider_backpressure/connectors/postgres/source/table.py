@@ -35,6 +35,7 @@ from airflow_provider_backpressure.connectors.postgres.source.change_log import 
     window_slice,
 )
 from airflow_provider_backpressure.connectors.postgres.source.checks import (
+    check_childless,
     check_condition,
     check_readable,
     chosen_columns,
@@ -241,6 +242,9 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
         names = [column.name for column in snapshot.columns]
         lock = lock_statement(self._name, table.kind, names, self._where, may_select=table.may_select)
         found = read_storage(self._session, self._name, lock)
+        if snapshot.consistency is Consistency.CATCH_UP:
+            # The look by which it was planned may be older than a child that the lock has waited for.
+            check_childless(self._session, table)
         # Columns that only a condition or the bounds of a range name matter as much as those that are read.
         asked = {*names, *snapshot.split, *([snapshot.window.column] if snapshot.window else [])}
         asked |= {column.name for column in found.columns if column.name.lower() in (self._where or "").lower()}
