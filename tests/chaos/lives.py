@@ -15,7 +15,8 @@ from tests.support.waiting import until
 T = TypeVar("T")
 LIVES = 5
 """Most lives that a lane may need: Airflow's retries."""
-SECONDS = 90.0
+SECONDS = 180.0
+"""Until a lane has come to where it should; a server with connectors takes half of that to be warm again."""
 
 
 @dataclass(kw_only=True)

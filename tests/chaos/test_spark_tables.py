@@ -26,7 +26,7 @@ from tests.support import lakes
 from tests.support.composed import Composed
 from tests.support.postgres import run
 
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 DRAW = Draw(rows=SIZES[0], range_rows=SIZES[0] // 3, credits=2, number=2, release_first=True, pauses=(0.0, 0.0))
 IN_COPY, BEFORE, AFTER = Step.IN_COPY, Step.BEFORE_SINK_COMMIT, Step.AFTER_SINK_COMMIT
