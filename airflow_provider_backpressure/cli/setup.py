@@ -32,7 +32,7 @@ from airflow_provider_backpressure.hooks.backpressure import (
     BackpressureHook,
     open_ledger,
 )
-from airflow_provider_backpressure.hooks.connection_fields import connection
+from airflow_provider_backpressure.hooks.connection_types_and_fields import connection
 from airflow_provider_backpressure.ledger.database import Database, MissingRight
 from airflow_provider_backpressure.ledger.role_grants import write_grants, write_grants_on_mysql
 

@@ -29,7 +29,7 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
 )
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, DIALECTS, url
-from airflow_provider_backpressure.hooks.connection_fields import connection
+from airflow_provider_backpressure.hooks.connection_types_and_fields import connection
 from airflow_provider_backpressure.hooks.push_transport import KAFKA, transport
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
 from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint

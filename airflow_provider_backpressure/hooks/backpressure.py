@@ -9,7 +9,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration
-from airflow_provider_backpressure.hooks.connection_fields import connection
+from airflow_provider_backpressure.hooks.connection_types_and_fields import connection
 from airflow_provider_backpressure.hooks.database_connections import OPTIONS, from_connection
 from airflow_provider_backpressure.hooks.push_transport import libpq, push_over, transport
 

@@ -8,7 +8,12 @@ from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.connection_fields import check_fields, given_extras, log_ignored, parse_port
+from airflow_provider_backpressure.hooks.connection_types_and_fields import (
+    check_fields,
+    given_extras,
+    log_ignored,
+    parse_port,
+)
 
 OPTIONS = (
     "connect_timeout",

@@ -10,7 +10,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.connection_fields import given_extras, log_ignored, without_address
+from airflow_provider_backpressure.hooks.connection_types_and_fields import given_extras, log_ignored, without_address
 
 SERVERS, EXECUTOR_SERVERS = "bootstrap.servers", "executor_bootstrap_servers"
 USER, PASSWORD = "sasl.username", "sasl.password"

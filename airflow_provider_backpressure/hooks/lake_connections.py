@@ -9,7 +9,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import CATALOG, NOWHERE, REGION, S3_ADDRESS, Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
-from airflow_provider_backpressure.hooks.connection_fields import given_extras, log_ignored, without_address
+from airflow_provider_backpressure.hooks.connection_types_and_fields import given_extras, log_ignored, without_address
 
 AWS_OPTIONS = (S3_ADDRESS, REGION)
 """Extras that are read."""

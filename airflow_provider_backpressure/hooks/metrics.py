@@ -18,7 +18,7 @@ from airflow_provider_backpressure.core.progress.rates_and_eta import total_prog
 from airflow_provider_backpressure.core.push.channel_counters import NAMES, merge_recorded, quantile
 from airflow_provider_backpressure.core.stage_metrics import Stage, State, unify_stages
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused, SourceUnavailable
-from airflow_provider_backpressure.hooks.connection_fields import connection
+from airflow_provider_backpressure.hooks.connection_types_and_fields import connection
 from airflow_provider_backpressure.hooks.source_and_sink_connections import BUILDERS
 
 PREFIX = "backpressure"

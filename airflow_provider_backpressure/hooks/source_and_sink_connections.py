@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import Connection
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.hooks.connection_fields import connection
+from airflow_provider_backpressure.hooks.connection_types_and_fields import connection
 from airflow_provider_backpressure.hooks.database_connections import from_connection, mysql_endpoint
 from airflow_provider_backpressure.hooks.kafka_connection import from_kafka, from_registry
 from airflow_provider_backpressure.hooks.lake_connections import (

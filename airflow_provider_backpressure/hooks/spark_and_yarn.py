@@ -16,7 +16,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerRefused
-from airflow_provider_backpressure.hooks.connection_fields import connection
+from airflow_provider_backpressure.hooks.connection_types_and_fields import connection
 from airflow_provider_backpressure.runners.driver_process_and_files import Application
 from airflow_provider_backpressure.runners.executor_memory import CLIENT, Target, pod_name
 from airflow_provider_backpressure.runners.submit_environment import make_environment

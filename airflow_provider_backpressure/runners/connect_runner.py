@@ -42,10 +42,10 @@ from airflow_provider_backpressure.runners.code_shipping import (
     package_cargo,
 )
 from airflow_provider_backpressure.runners.connect_session import Address, active, is_session_id, tag_jobs
-from airflow_provider_backpressure.runners.error_messages import translate
 from airflow_provider_backpressure.runners.executor_memory import ExecutorMemory
 from airflow_provider_backpressure.runners.session_settings import CONNECT_SETTINGS, TIME_ZONE, UTC
 from airflow_provider_backpressure.runners.shared_jobs import SharedJobs
+from airflow_provider_backpressure.runners.spark_errors import translate
 from airflow_provider_backpressure.runners.tried_versions import warn_untried
 
 T = TypeVar("T")

@@ -25,8 +25,8 @@ from airflow_provider_backpressure.runners.driver_process_and_files import (
     prepare_application,
     private,
 )
-from airflow_provider_backpressure.runners.error_messages import failure
 from airflow_provider_backpressure.runners.executor_memory import Target, safe
+from airflow_provider_backpressure.runners.spark_errors import failure
 
 log = logging.getLogger(__name__)
 

@@ -40,8 +40,8 @@ from airflow_provider_backpressure.runners.driver_process_and_files import (
     prepare_application,
     private,
 )
-from airflow_provider_backpressure.runners.error_messages import failure
 from airflow_provider_backpressure.runners.executor_memory import PYTHON, Target, safe
+from airflow_provider_backpressure.runners.spark_errors import failure
 from airflow_provider_backpressure.runners.tried_versions import warn_untried_submit
 
 log = logging.getLogger(__name__)

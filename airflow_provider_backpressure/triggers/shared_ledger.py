@@ -14,7 +14,7 @@ from airflow_provider_backpressure.core.ports.ledger import Ledger
 from airflow_provider_backpressure.core.push.hub import Push, is_pushed
 from airflow_provider_backpressure.core.push.wait_queue import Waiter
 from airflow_provider_backpressure.hooks.backpressure import CONN_TYPE, open_ledger, url
-from airflow_provider_backpressure.hooks.connection_fields import check_type, unknown_connection_error
+from airflow_provider_backpressure.hooks.connection_types_and_fields import check_type, unknown_connection_error
 from airflow_provider_backpressure.hooks.push_transport import push_over, transport
 
 if TYPE_CHECKING:

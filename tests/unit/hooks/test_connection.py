@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 from airflow_provider_backpressure.hooks.backpressure import BackpressureHook, url
-from airflow_provider_backpressure.hooks.connection_fields import connection
+from airflow_provider_backpressure.hooks.connection_types_and_fields import connection
 from airflow_provider_backpressure.hooks.source_and_sink_connections import endpoint
 from airflow_provider_backpressure.hooks.spark_and_yarn import memory_url, open_runner, remote
 from airflow_provider_backpressure.ledger.migration import migrate

@@ -15,7 +15,7 @@ from airflow_provider_backpressure.exceptions import (
     WorkerLost,
     to_text,
 )
-from airflow_provider_backpressure.runners.error_messages import translate
+from airflow_provider_backpressure.runners.spark_errors import translate
 
 TRACE = """
   An exception was thrown from the Python worker. Please see the stack trace below.
