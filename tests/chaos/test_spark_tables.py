@@ -74,9 +74,12 @@ def machines(stage: Stage, catalog: Path) -> Iterator[Stage]:
     stage.services.down(name, "standalone")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def narrow(stage: Stage, catalog: Path) -> Iterator[Stage]:
-    """A server with the connectors on two machines of one core: each of them runs one task at a time."""
+    """A server with the connectors on two machines of one core: each of them runs one task at a time.
+
+    They go with the test, since ``machines`` are others under the same names.
+    """
     name, conf = "connect:narrow-lakes", make_connector_conf(catalog)
     options = {"master": "standalone", "workers": 2, "worker_cores": 1, "worker_memory": "700m", "apart": True}
     stage.services.up(name, jars=(), spark_conf={**QUICK, **SMALL, **conf}, **options)

@@ -21,7 +21,7 @@ from airflow_provider_backpressure.core.failpoints import VARIABLE, Step
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.snapshot.bounds import NullBounds
 from airflow_provider_backpressure.core.verification.verifier import Report, Verify
-from airflow_provider_backpressure.exceptions import RunnerRefused, SourceRefused
+from airflow_provider_backpressure.exceptions import RunnerRefused, SinkRefused, SourceRefused
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from airflow_provider_backpressure.sources import SparkSource
 from dev.downloads import Downloads, default_folder
@@ -239,8 +239,10 @@ def test_an_embedded_database_behind_a_catalog_is_upserted(
     run(database, "CREATE SCHEMA raw", 'CREATE TABLE raw.t ("Id" numeric(10, 2) PRIMARY KEY, "of" text)')
     reading = {"split_column": "Id", "columns": ("Id", "of"), "where": "`of` <> '7' -- not this one"}
     composed = replace(composed, table=table, mode="upsert", reading=reading)
+    with pytest.raises(SinkRefused, match="declare key= of the sink"):
+        hydrate(replace(composed, target="raw.t"), runner)
     for target in ("raw.t", "raw.t"):
-        _, report = hydrate(replace(composed, target=target, restart=True), runner)
+        _, report = hydrate(replace(composed, target=target, key=("Id",), restart=True), runner)
         assert (report.rows, report.mismatches) == (2499, ())
     assert run(database, 'SELECT count(*), sum("Id") FROM raw.t') == [(2499, 2500 * 2499 // 4 - 3)]
 

@@ -119,6 +119,8 @@ class Composed:
     """Whether the lane compares the source in its snapshot."""
     quarantine: int | None = None
     """Most rows that the target may keep aside."""
+    key: tuple[str, ...] | None = None
+    """Columns by which rows are upserted, where the source has no key."""
     into: dict[str, Any] = field(default_factory=dict)
     """A table of files instead of ``target``: its ``kind``, and what it is declared with."""
 
@@ -168,7 +170,7 @@ class Composed:
 
     def _sink(self, at: Endpoint) -> Sink:
         if not self.into:
-            return PostgresSink(conn_id="sink", table=self.target, quarantine=self.quarantine).open(at)
+            return PostgresSink(conn_id="sink", table=self.target, key=self.key, quarantine=self.quarantine).open(at)
         if self.into["kind"] == lakes.SPARK_TABLE:
             at = replace(NOWHERE, password=self.remote)
         elif not self.into.get("conn_id"):

@@ -53,7 +53,9 @@ class FilesTarget:
 def check_key(name: str, key: Sequence[str], columns: Sequence[Column]) -> None:
     """Raise ``SinkRefused`` for an upsert without a key, or by columns that do not arrive."""
     if not key:
-        raise SinkRefused(f"{name} cannot be upserted without a key.")
+        raise SinkRefused(
+            f"{name} cannot be upserted without a key, and its source has none: declare key= of the sink."
+        )
     missing = [each for each in key if each not in {column.name for column in columns}]
     if missing:
         raise SinkRefused(f"The key of {name} has columns that do not arrive: {', '.join(missing)}.")

@@ -142,7 +142,10 @@ class PostgresTarget:
         wanted = Mode(mode)
         by = tuple(self._declared.key or key) if wanted in KEYED else ()
         if wanted in KEYED and not by:
-            raise SinkRefused(f"{self._name} cannot be upserted or mirrored without a key.")
+            raise SinkRefused(
+                f"{self._name} cannot be upserted or mirrored without a key, and its source has none: declare key= of "
+                "the sink."
+            )
         fitting = Fitting(name=self._name, columns=columns, mode=wanted, key=by, system=self._system, log=log)
         check_fit(self._session, fitting)
         self._session.read(partial(self._check_schema, schemas=recall_schemas(self._session, self._plans)))
