@@ -236,7 +236,7 @@ def test_an_embedded_database_behind_a_catalog_is_upserted(
         f"CREATE TABLE {table} (`Id` DECIMAL(10, 2), `of` VARCHAR(20), skipped BINARY)",
         f"INSERT INTO {table} SELECT CAST(id AS DECIMAL(10, 2)) / 2, CAST(id AS STRING), NULL FROM range(0, 2500)",
     )
-    run(database, "CREATE SCHEMA raw", 'CREATE TABLE raw.t ("Id" numeric(10, 2) PRIMARY KEY, "of" text)')
+    run(database, "CREATE SCHEMA raw", 'CREATE TABLE raw.t ("Id" numeric(10, 2) PRIMARY KEY, "of" varchar(20))')
     reading = {"split_column": "Id", "columns": ("Id", "of"), "where": "`of` <> '7' -- not this one"}
     composed = replace(composed, table=table, mode="upsert", reading=reading)
     with pytest.raises(SinkRefused, match="declare key= of the sink"):
