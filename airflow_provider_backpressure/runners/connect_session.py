@@ -1,24 +1,21 @@
 """Sessions of Spark Connect: where a server is, and how a session begins there."""
 
-import atexit
 import logging
 import os
-import socket
 import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import grpc
 from pyspark import __version__ as CLIENT
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
-from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable
 from airflow_provider_backpressure.runners.tried_versions import check_server
+from airflow_provider_backpressure.spark.connect_client import hang_up, knock, let_go, open_session
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +23,6 @@ USER = "backpressure"
 """User id where the address names none: with the session's id it is all that another process needs."""
 SHARED = {"spark.sql.artifact.isolation.enabled": "false"}
 """Of a session that shares the existing Python workers. It must get no files: all sessions would see them."""
-AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
-"""What a client of PySpark 4.0, 4.1, and from 4.2 on does when the interpreter ends."""
-CONNECT_SECONDS = 5.0
-# Spark's own policy tries for ten minutes, silently; this one gives up after about twelve seconds.
-_RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
-
-
-class _Session(SparkSession):
-    def __del__(self) -> None:
-        """Close nothing: its owner closes it.
-
-        PySpark's own closes the client, and that ends a pool which all clients of the process share; collected in a
-        thread that is just handing work to that pool, it waits for itself for ever (seen on 4.1.3).
-        """
 
 
 def is_session_id(text: str) -> bool:
@@ -90,16 +73,16 @@ class Address:
                 model.conf.set(name, value)
             try:
                 clone = model.client.clone(session_id)
-                _let_go(clone)
-                _hang_up(clone)
+                let_go(clone)
+                hang_up(clone)
             except grpc.RpcError as error:
                 reason = error.code().name if isinstance(error, grpc.Call) else type(error).__name__
                 log.warning("Spark Connect at %s makes no clone of a session (%s): workers will stay.", self, reason)
             model.client.release_session()
         except BaseException:
-            _hang_up(model.client)
+            hang_up(model.client)
             raise
-        _hang_up(model.client)
+        hang_up(model.client)
         return self.open(session_id)
 
     def open(self, session_id: str) -> SparkSession:
@@ -117,32 +100,17 @@ class Address:
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         # Given up trying, PySpark both warns and raises; the error is enough.
         warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
-        session = _Session(channel)
-        _let_go(session.client)
-        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
-        return session
+        return open_session(channel)
 
     def _channel(self) -> DefaultChannelBuilder:
         return DefaultChannelBuilder(self._remote)
 
     def _knock(self) -> None:
         try:
-            socket.create_connection((self.host, self.port), timeout=CONNECT_SECONDS).close()
+            knock(self.host, self.port)
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise RunnerUnavailable(f"Spark Connect at {self} cannot be reached: {reason}.") from error
-
-
-def _let_go(client: SparkConnectClient) -> None:
-    """Have nothing done for it when the interpreter ends: PySpark keeps every client until then."""
-    for name in AT_EXIT:
-        if hasattr(client, name):
-            atexit.unregister(getattr(client, name))
-
-
-def _hang_up(client: SparkConnectClient) -> None:
-    """Close the channel alone: a client's own ``close`` ends the pool that the clients of other sessions work with."""
-    client._channel.close()
 
 
 @contextmanager

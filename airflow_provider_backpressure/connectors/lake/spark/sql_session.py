@@ -3,8 +3,6 @@
 Where ranges run by spark-submit there is no server. Then an application on this host serves the session.
 """
 
-import atexit
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,33 +13,25 @@ import grpc
 from pyspark import __version__ as PYSPARK
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
-from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from airflow_provider_backpressure.core.endpoints import Endpoint, SessionServer
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, RunnerUnavailable, SinkRefused, SinkUnavailable
+from airflow_provider_backpressure.spark.connect_client import hang_up, knock, let_go, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as AnySession
 
-CONNECT_SECONDS = 5.0
 IN_MEMORY = "in-memory"
 """What Spark's session catalog is unless it is set to be Hive's metastore."""
 SESSION_CATALOG, OWN_CATALOGS = "spark_catalog", ("", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
 """The session catalog, and its classes that find tables by Spark's own one."""
 DIRECT: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]
 """Options of a channel to this host, whatever proxy the environment names."""
-_RETRIES: dict[str, Any] = {"max_retries": 6, "initial_backoff": 100, "max_backoff": 5000, "jitter": 0}
 _TOO_OLD = (
     "A commit with settings of its own needs a copy of the session, which Spark Connect makes since 4.1, but {}: "
     "upgrade it."
 )
-_AT_EXIT = ("_cleanup_ml", "_cleanup_ml_cache", "_on_exit")
-
-
-class _Session(SparkSession):
-    def __del__(self) -> None:
-        """Close nothing: its owner closes it. PySpark's own may wait for itself for ever."""
 
 
 class SqlSession:
@@ -93,7 +83,7 @@ class SqlSession:
             # Where it does not answer, the server ends it by itself an hour later.
             with suppress(PySparkException):
                 session.client.release_session()
-            session.client._channel.close()
+            hang_up(session.client)
         if server is not None:
             server.close()
 
@@ -102,7 +92,7 @@ class SqlSession:
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
-            session.client._channel.close()
+            hang_up(session.client)
 
     def _open(self) -> SparkSession:
         remote, options = self._endpoint.password, list[tuple[str, Any]]()
@@ -111,7 +101,7 @@ class SqlSession:
         try:
             channel = DefaultChannelBuilder(remote, options)
             host, _, port = str(channel.endpoint).rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+            knock(host.strip("[]"), int(port))
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise SinkUnavailable(f"Spark Connect at {self.address} cannot be reached: {reason}.") from error
@@ -120,7 +110,7 @@ class SqlSession:
             raise InvalidDeclaration(f"{self.address} is not the address of a Spark Connect server.") from None
         channel.set(channel.PARAM_SESSION_ID, str(uuid.uuid4()))
         channel.set(channel.PARAM_USER_ID, channel.userId or "backpressure")
-        return _connect(channel)
+        return open_session(channel)
 
     def _serve(self, serve: Callable[[], SessionServer]) -> str:
         """Return the address of this host's server, which is started where it does not run (any more)."""
@@ -143,26 +133,12 @@ def clone_on_server(session: "AnySession") -> Iterator["AnySession"]:
         if reason == "UNIMPLEMENTED":
             raise SinkRefused(_TOO_OLD.format(f"the server runs Spark {session.version}")) from None
         raise SinkUnavailable(f"Spark Connect makes no copy of a session for a merge: {reason}.") from None
-    _let_go(client)
-    client._channel.close()
-    clone = _connect(cast("DefaultChannelBuilder", client._builder))
+    let_go(client)
+    hang_up(client)
+    clone = open_session(cast("DefaultChannelBuilder", client._builder))
     try:
         yield cast("AnySession", clone)
     finally:
         with suppress(PySparkException):
             clone.client.release_session()
-        clone.client._channel.close()
-
-
-def _connect(channel: DefaultChannelBuilder) -> SparkSession:
-    session = _Session(channel)
-    _let_go(session.client)
-    session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
-    return session
-
-
-def _let_go(client: Any) -> None:
-    """Have nothing done for it when the interpreter ends: PySpark keeps every client until then."""
-    for name in _AT_EXIT:
-        if hasattr(client, name):
-            atexit.unregister(getattr(client, name))
+        hang_up(clone.client)
