@@ -30,8 +30,9 @@ from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Runner
+from airflow_provider_backpressure.core.progress.bottleneck import find_bottleneck
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeResult, RangeSpec
-from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, bottleneck
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State
 from airflow_provider_backpressure.ledger.migration import migrate
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
@@ -193,7 +194,7 @@ class Figures:
         yield "gate held back", "90 % or more", f"{held:.0%}", held >= 0.9
         busy = self.flow[Stage.SINK].share(State.BUSY)
         yield "sink busy", "most of the time", f"{busy:.0%}", busy >= 0.8
-        found_stage = bottleneck(self.flow)
+        found_stage = find_bottleneck(self.flow)
         yield "bottleneck", "sink", str(found_stage), found_stage is Stage.SINK
         freed = max(spent.busy for spent in self.after) / max(spent.busy for spent in self.before)
         yield "sink's time for a range, freed", "less than a third", f"{freed:.0%}", freed < 1 / 3

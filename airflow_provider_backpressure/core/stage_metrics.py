@@ -38,18 +38,6 @@ class State(StrEnum):
     """It has something, and what is behind it does not take it."""
 
 
-class Level(StrEnum):
-    """How much a stage is held back."""
-
-    OK = "OK"
-    LOW = "LOW"
-    HIGH = "HIGH"
-
-
-LOW_ABOVE, HIGH_ABOVE = 0.1, 0.5
-"""Shares of time above which a stage counts as held back a little, and much."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StageTime:
     """Seconds that a stage has spent in each state, over all of its tasks."""
@@ -84,12 +72,6 @@ class StageTime:
         part: float = getattr(self, state.value)
         return part / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def level(self) -> Level:
-        """How much the stage is held back."""
-        share = self.share(State.BACKPRESSURED)
-        return Level.OK if share <= LOW_ABOVE else Level.LOW if share <= HIGH_ABOVE else Level.HIGH
-
 
 Flow = Mapping[Stage, StageTime]
 """The time of each stage that is known."""
@@ -121,21 +103,6 @@ def unify_stages(flow: Flow) -> Flow:
     apart, both = (flow.get(stage, StageTime()).seconds for stage in (Stage.TRANSFORM, Stage.READ_AND_TRANSFORM))
     left_out = {Stage.READ, Stage.TRANSFORM} if both > apart else {Stage.READ_AND_TRANSFORM}
     return {stage: spent for stage, spent in flow.items() if stage not in left_out}
-
-
-def bottleneck(flow: Flow) -> Stage | None:
-    """Return the stage that holds the others up: busy most of its time, not held back, one before it held back.
-
-    ``None`` where nothing is held up.
-    """
-    found, held_back = [], False
-    flow = unify_stages(flow)
-    for stage in Stage:
-        own = flow.get(stage, StageTime())
-        if held_back and own.level is Level.OK and own.share(State.BUSY) > own.share(State.IDLE):
-            found.append(stage)
-        held_back = held_back or own.level is not Level.OK
-    return max(found, key=lambda stage: flow[stage].share(State.BUSY), default=None)
 
 
 @dataclass(kw_only=True)

@@ -24,6 +24,7 @@ from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.dag_checks import check_planned_once
 from airflow_provider_backpressure.operators.failed_tables import check_failed
 from airflow_provider_backpressure.operators.hydrate import check_one_task
+from airflow_provider_backpressure.operators.run_conf import ALLOW_DELETES, FORETELL, RESTART, read_wish
 from airflow_provider_backpressure.operators.several_tables import (
     KEY,
     OBSERVED_AFTER,
@@ -42,8 +43,6 @@ from airflow_provider_backpressure.operators.shared_log_hydration import TableSt
 OPEN = (RangeState.PLANNED, RangeState.ADMITTED, RangeState.FAILED)
 DONE = (Verdict.UNCHANGED, Verdict.MOVED)
 """Verdicts that leave nothing to do."""
-RESTART, FORETELL, ALLOW_DELETES = "restart", "plan", "allow_deletes"
-"""What a run may be triggered for by its ``backpressure``."""
 ONE_TABLE = "A task for each range goes with one table: give each table a hydrate() of its own, or leave it out."
 READ_ONCE = "it is read once, and refresh='each_run' would read it again"
 
@@ -103,7 +102,7 @@ class PlanSnapshotOperator(TransformTask):
         if is_several(self.source):
             return self._plan_tables(context)
         with self.open_ports(context) as opened:
-            if _wish(context) == FORETELL:
+            if read_wish(context) == FORETELL:
                 raise AirflowSkipException(f"This run only plans: {self._foretell(opened)}.")
             hydration = opened.planner().register()
             self.take_turn(context, opened, hydration.id)
@@ -132,7 +131,7 @@ class PlanSnapshotOperator(TransformTask):
         ``run``: its name, where it plans several at once; of these only those may delete any number of rows that were
         stopped for it. ``stream``: id of the log that it shares, and ``again`` whether it lacks changes of that.
         """
-        wish = _wish(context)
+        wish = read_wish(context)
         stopped = exceptions.ALLOW_DELETES in (hydration.failure or "")
         allowed = wish == ALLOW_DELETES and (not run or stopped)
         planner = replace(opened.planner(), run=run_of(context), allow_deletes=allowed, stream=stream)
@@ -164,8 +163,8 @@ class PlanSnapshotOperator(TransformTask):
             source: Any = self.source
             every = find_pairs(source, self.sink, tables.shared.endpoints.get(source.conn_id))
             known = tables.find(every)
-            restart = _wish(context) == RESTART
-            stream = None if _wish(context) == FORETELL else find_stream(tables, every, known, restart=restart)
+            restart = read_wish(context) == RESTART
+            stream = None if read_wish(context) == FORETELL else find_stream(tables, every, known, restart=restart)
             log = stream.find_hydration() if stream is not None else None
             tables.over = self.await_runs([*known.values(), *([log] if log else [])], instance)
             lost: dict[TablePair, Exception] = {}
@@ -254,7 +253,7 @@ class PlanSnapshotOperator(TransformTask):
     ) -> Planned | None:
         """Plan one of the tables; ``None`` where the run only shows what a plan would be."""
         with tables.open(pair) as opened:
-            if _wish(context) == FORETELL:
+            if read_wish(context) == FORETELL:
                 self.log.info("%s: this run only plans: %s.", pair.table, self._foretell(opened))
                 return None
             run = context["ti"].run_id
@@ -313,16 +312,6 @@ def _names(task: PlanSnapshotOperator) -> set[tuple[object, ...]]:
 def _is_work(planned: Planned) -> bool:
     """Whether a table stays with its run: something is to be done for it, or its log may have changes for it."""
     return planned.verdict not in DONE or bool(planned.plan.stream)
-
-
-def _wish(context: Context) -> str | None:
-    """Return what the run was triggered for, beyond continuing."""
-    wish = (context["dag_run"].conf or {}).get("backpressure")
-    if wish not in (None, RESTART, FORETELL, ALLOW_DELETES):
-        raise InvalidDeclaration(
-            f'The run\'s "backpressure" may only be "{RESTART}", "{FORETELL}" or "{ALLOW_DELETES}", not {wish!r}.'
-        )
-    return wish
 
 
 def as_mode(mode: str, sink: SinkDeclaration) -> Mode:

@@ -17,6 +17,7 @@ from airflow_provider_backpressure.core.gate.cluster_queue import (
 )
 from airflow_provider_backpressure.core.planning.range_repair import repair, replan, skip
 from airflow_provider_backpressure.core.ports.ledger import Ledger
+from airflow_provider_backpressure.core.progress.bottleneck import find_level
 from airflow_provider_backpressure.core.progress.rates_and_eta import Sample
 from airflow_provider_backpressure.core.progress.summary import FlowAt, HydrationSummary
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
@@ -349,7 +350,7 @@ def _stages(now: HydrationSummary) -> list[answers.StageShare]:
     return [
         answers.StageShare(
             stage=stage.value,
-            level=told[stage].level.value,
+            level=find_level(told[stage]).value,
             **{state.value: round(told[stage].share(state), 4) for state in State},
         )
         for stage in Stage

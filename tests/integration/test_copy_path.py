@@ -12,8 +12,9 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_sli
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.progress.bottleneck import Level, find_bottleneck, find_level
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column, SliceResult
-from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck, flow_of
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, flow_of
 from airflow_provider_backpressure.exceptions import PlanSuperseded, SinkRefused, SinkUnavailable, SourceUnavailable
 from airflow_provider_backpressure.spark.value_hash import checksum_slice
 from tests import types_postgres
@@ -326,6 +327,6 @@ def test_memory_stays_flat_while_the_sink_is_slow(database: Endpoint) -> None:
     flow = flow_of(large.times)
     read, written = flow[Stage.READ], flow[Stage.SINK]
     assert abs(read.seconds - written.seconds) < 0.02 * written.seconds
-    assert (read.level, written.level) == (Level.HIGH, Level.OK)
+    assert (find_level(read), find_level(written)) == (Level.HIGH, Level.OK)
     assert written.share(State.BUSY) > 0.8
-    assert bottleneck({Stage.ADMIT: StageTime(backpressured=1.0), **flow}) is Stage.SINK
+    assert find_bottleneck({Stage.ADMIT: StageTime(backpressured=1.0), **flow}) is Stage.SINK

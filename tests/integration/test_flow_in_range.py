@@ -17,7 +17,8 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.ports import Runner
-from airflow_provider_backpressure.core.stage_metrics import Flow, Level, Meter, Stage, bottleneck
+from airflow_provider_backpressure.core.progress.bottleneck import Level, find_bottleneck, find_level
+from airflow_provider_backpressure.core.stage_metrics import Flow, Meter, Stage
 from airflow_provider_backpressure.hooks.spark_and_yarn import open_runner
 from airflow_provider_backpressure.spark import reader_timings
 from tests.support import lakes, mysql
@@ -191,6 +192,6 @@ def check_flow(composed: Composed, runner: Runner, seconds: int) -> None:
         assert len(seen) > seconds * 0.5, "most of the range was seen"
         assert None not in seen, "a figure was older than five seconds"
         middle = seen[len(seen) // 2] or {}
-        assert middle[Stage.READ].level is Level.HIGH, "the target is slow in the middle of it"
-        assert bottleneck(middle) is Stage.SINK
+        assert find_level(middle[Stage.READ]) is Level.HIGH, "the target is slow in the middle of it"
+        assert find_bottleneck(middle) is Stage.SINK
         assert ports.ledger.counts(plan_id).committed == 1

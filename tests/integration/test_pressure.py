@@ -18,8 +18,9 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_runner import Hydrator
 from airflow_provider_backpressure.core.poll_policy import PollPolicy
+from airflow_provider_backpressure.core.progress.bottleneck import Level, find_bottleneck, find_level
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
-from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State, bottleneck
+from airflow_provider_backpressure.core.stage_metrics import Stage, State
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from tests.support.composed import Composed, Ports, difference
 from tests.support.local_runner import LocalRunner, processes
@@ -273,9 +274,9 @@ def test_a_slow_source_leaves_the_gate_open_and_the_sink_idle(
     assert admit.backpressured == 0, flow
     assert admit.share(State.IDLE) > 0.5, flow
     assert read.share(State.BUSY) > 0.5, flow
-    assert read.level is not Level.HIGH, flow
+    assert find_level(read) is not Level.HIGH, flow
     assert sink.share(State.IDLE) > 0.4, flow
-    assert bottleneck(flow) is not Stage.SINK, flow
+    assert find_bottleneck(flow) is not Stage.SINK, flow
 
 
 @pytest.mark.statement("F9", "F2")
@@ -330,7 +331,7 @@ def test_the_picture_clears_from_the_sink_upwards(
         after = [flows[spec.seq] for _, spec in lane.runner.submitted[submitted:]]
     cleared = [next((at for at, one in enumerate(seen) if not one[stage]), len(seen)) for stage in seen[0]]
     assert cleared == sorted(cleared), seen
-    assert {each[Stage.READ].level for each in held} == {Level.HIGH}
+    assert {find_level(each[Stage.READ]) for each in held} == {Level.HIGH}
     assert len(after) >= 2
     for stage, state in ((Stage.SINK, "busy"), (Stage.READ, "backpressured")):
         assert (

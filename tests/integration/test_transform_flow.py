@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.progress.bottleneck import Level, find_bottleneck, find_level
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeResult, ReadSpec, Transform
-from airflow_provider_backpressure.core.stage_metrics import Level, Stage, StageTime, State, bottleneck
+from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State
 from airflow_provider_backpressure.runners.connect_runner import ConnectRunner
 from tests.integration.attempts import Begun, begin, columns_of, difference, execute
 
@@ -72,7 +73,7 @@ def test_a_slow_transform_is_the_bottleneck(database: Endpoint, runner: ConnectR
     whole(flow)
     assert flow[Stage.READ_AND_TRANSFORM].share(State.BUSY) > 0.5, flow
     assert flow[Stage.SINK].share(State.IDLE) > 0.5, flow
-    assert bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.READ_AND_TRANSFORM, flow
+    assert find_bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.READ_AND_TRANSFORM, flow
 
 
 @pytest.mark.long
@@ -82,7 +83,7 @@ def test_so_is_one_that_all_rows_are_read_ahead_of(database: Endpoint, runner: C
     flow = made.run(made.begin(Transform(python="tests.integration.transforms:ahead"))).flow
     whole(flow)
     assert flow[Stage.READ_AND_TRANSFORM].share(State.BUSY) > 0.5, flow
-    assert bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.READ_AND_TRANSFORM, flow
+    assert find_bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.READ_AND_TRANSFORM, flow
 
 
 def test_before_a_slow_sink_a_transform_is_held_back(database: Endpoint, runner: ConnectRunner, logins: Any) -> None:
@@ -99,8 +100,8 @@ def test_before_a_slow_sink_a_transform_is_held_back(database: Endpoint, runner:
     assert list(flow) == STAGES
     whole(flow)
     assert flow[Stage.SINK].share(State.BUSY) > 0.4, flow
-    assert flow[Stage.READ_AND_TRANSFORM].level is not Level.OK, flow
-    assert bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.SINK, flow
+    assert find_level(flow[Stage.READ_AND_TRANSFORM]) is not Level.OK, flow
+    assert find_bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.SINK, flow
 
 
 @pytest.mark.long
@@ -119,7 +120,7 @@ def test_behind_a_slow_source_the_sink_is_idle(database: Endpoint, runner: Conne
     whole(flow)
     assert flow[Stage.READ_AND_TRANSFORM].share(State.BUSY) > 0.6, flow
     assert flow[Stage.SINK].share(State.IDLE) > 0.6, flow
-    assert bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.READ_AND_TRANSFORM, flow
+    assert find_bottleneck({Stage.ADMIT: WAITING, **flow}) is Stage.READ_AND_TRANSFORM, flow
     assert difference(database, f"{ALL} WHERE id % 2 = 0", database, f"TABLE {begun.plan.write.target}")[2] == 0
 
 

@@ -10,12 +10,12 @@ from airflow_provider_backpressure.cli.command import SHOWN
 from airflow_provider_backpressure.cli.render.status_values import NOT_YET, Facts, consistent
 from airflow_provider_backpressure.cli.render.symbols import Marks, marks
 from airflow_provider_backpressure.core.health_signal_declarations import size
+from airflow_provider_backpressure.core.progress.bottleneck import Level, find_level
 from airflow_provider_backpressure.core.progress.displayed_state import State
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict, lags, sentence
 from airflow_provider_backpressure.core.progress.pipeline_view import Part, Pipe, pipe
 from airflow_provider_backpressure.core.progress.rates_and_eta import arrival, duration
 from airflow_provider_backpressure.core.progress.summary import HydrationSummary
-from airflow_provider_backpressure.core.stage_metrics import Level
 
 WIDTH = 80
 PART, ARROW = 17, 4
@@ -178,7 +178,7 @@ def _third(part: Part, drawn: Pipe, now: HydrationSummary, with_marks: Marks, wi
 
 
 def _colour(part: Part) -> str:
-    return COLOURS[part.spent.level] if part.spent else ""
+    return COLOURS[find_level(part.spent)] if part.spent else ""
 
 
 def _stack(drawn: Pipe, now: HydrationSummary, with_marks: Marks) -> Table:

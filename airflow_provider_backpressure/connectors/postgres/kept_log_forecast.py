@@ -1,4 +1,4 @@
-"""For how many hours a PostgreSQL server can go on keeping the log of a slot, as the log has grown lately."""
+"""For how many hours a PostgreSQL server can still keep the log of a slot, as the log has grown lately."""
 
 import math
 from collections import deque

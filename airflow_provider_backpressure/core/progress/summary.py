@@ -15,12 +15,13 @@ from airflow_provider_backpressure.core.gate.signals import (
     queue_place,
     sink_connections,
 )
+from airflow_provider_backpressure.core.progress.bottleneck import find_bottleneck, find_level
 from airflow_provider_backpressure.core.progress.displayed_state import MOVING, State, derive_state, describe_state
 from airflow_provider_backpressure.core.progress.lag import Course, Verdict
 from airflow_provider_backpressure.core.progress.rates_and_eta import Eta, Progress, Sample, eta
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot.topic_offsets import Frontier, difference, meet
-from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, bottleneck, total, unify_stages
+from airflow_provider_backpressure.core.stage_metrics import Flow, Stage, total, unify_stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class HydrationSummary:
     @property
     def bottleneck(self) -> Stage | None:
         """The stage that holds the others up."""
-        return bottleneck(self.flow) if self.moving else None
+        return find_bottleneck(self.flow) if self.moving else None
 
     @property
     def reasons(self) -> list[str]:
@@ -194,8 +195,8 @@ class HydrationSummary:
 
 def held_back(flow: Flow) -> str:
     """Return how much each stage is held back, and the one that holds the others up; empty where nothing is known."""
-    told, found = unify_stages(flow), bottleneck(flow)
-    levels = [f"{stage} {told[stage].level}" for stage in Stage if stage in told and told[stage].seconds]
+    spent, found = unify_stages(flow), find_bottleneck(flow)
+    levels = [f"{stage} {find_level(spent[stage])}" for stage in Stage if stage in spent and spent[stage].seconds]
     return ", ".join(levels) + (f"; the bottleneck is {found}" if found else "")
 
 

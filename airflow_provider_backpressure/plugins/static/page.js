@@ -4,18 +4,16 @@ import { adopt, chosen, tellOuter } from "./address.js";
 import { Refused } from "./api.js";
 import { el, put, show } from "./dom.js";
 import { detail } from "./detail.js";
+import { saw, tellPushed } from "./last_seen.js";
 import { live } from "./refresh.js";
 import { overview } from "./overview.js";
 import { follow } from "./theme.js";
 
 const main = document.getElementById("main");
-const pulse = document.getElementById("pulse");
 const trouble = document.getElementById("trouble");
 const dag = new URLSearchParams(location.search).get("dag");
 
 let view = null;
-let seen = null;
-let pushed = false;
 
 let place = null;
 function path(...names) {
@@ -48,8 +46,7 @@ async function look(mine) {
     await mine.look();
     if (mine !== view) return;
     show(trouble, false);
-    seen = Date.now();
-    beat();
+    saw();
   } catch (error) {
     if (mine !== view) return;
     if (!(error instanceof Refused)) console.error(error);
@@ -59,18 +56,9 @@ async function look(mine) {
   }
 }
 
-const turns = live(() => view, look, (heard) => { pushed = heard; beat(); });
-
-function beat() {
-  const age = seen === null ? null : Math.round((Date.now() - seen) / 1000);
-  const stale = age === null || age > 8;
-  pulse.className = stale ? "pulse stale" : "pulse";
-  put(pulse, age === null ? "Loading …" : stale ? `Last seen ${age} s ago` : pushed ? "Live, as it happens" : "Live, every 2 s");
-  pulse.title = pushed ? "Changes are pushed to this page." : "Changes are not pushed to this page now: it looks by itself.";
-}
+const turns = live(() => view, look, tellPushed);
 
 adopt();
 follow(() => view?.themed?.());
 addEventListener("hashchange", () => open());
-setInterval(beat, 1000);
 open({ move: false });

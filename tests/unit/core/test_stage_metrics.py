@@ -1,4 +1,4 @@
-"""Flow accounting: clocks of stages, levels, and the one stage that holds the others up."""
+"""Flow accounting: clocks of stages, and what earlier releases wrote of them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,17 +7,14 @@ import pytest
 
 from airflow_provider_backpressure.core.snapshot.spark_messages import SliceResult
 from airflow_provider_backpressure.core.stage_metrics import (
-    Level,
     Meter,
     Stage,
     StageClock,
     StageTime,
     State,
-    bottleneck,
     flow_of,
     times_of,
     total,
-    unify_stages,
 )
 from airflow_provider_backpressure.spark import reader_timings as meter
 
@@ -95,65 +92,6 @@ def test_a_source_that_is_slow_to_answer_is_the_one_at_work(monkeypatch: pytest.
         assert set(flow) == {before, Stage.SINK}
         assert flow[before] == StageTime(busy=5.0, idle=1.5, backpressured=2.0)
         assert flow[Stage.SINK] == StageTime(busy=3.5, idle=5.0)
-
-
-@pytest.mark.statement("F5")
-@pytest.mark.parametrize(
-    ("share", "level"), [(0.0, Level.OK), (0.1, Level.OK), (0.11, Level.LOW), (0.5, Level.LOW), (0.51, Level.HIGH)]
-)
-def test_levels(share, level):
-    """F5: OK to a tenth, LOW to a half, HIGH above."""
-    assert StageTime(backpressured=share, busy=1 - share).level is level
-
-
-def test_nothing_known_is_no_pressure():
-    assert (StageTime().level, StageTime().share(State.BUSY)) == (Level.OK, 0.0)
-    assert bottleneck({}) is None
-
-
-HELD, BUSY, IDLE = StageTime(backpressured=9, busy=1), StageTime(busy=9, idle=1), StageTime(idle=9, busy=1)
-
-
-@pytest.mark.statement("F6")
-@pytest.mark.parametrize(
-    ("admit", "read", "sink", "expected"),
-    [
-        (HELD, HELD, BUSY, Stage.SINK),
-        (HELD, BUSY, IDLE, Stage.READ),
-        (IDLE, BUSY, IDLE, None),
-        (HELD, IDLE, IDLE, None),
-        (IDLE, IDLE, IDLE, None),
-    ],
-)
-def test_one_stage_is_the_bottleneck(admit, read, sink, expected):
-    """F6: not held back itself, hardly idle, and what is before it is held back."""
-    assert bottleneck({Stage.ADMIT: admit, Stage.READ: read, Stage.SINK: sink}) is expected
-
-
-@pytest.mark.statement("F6")
-@pytest.mark.parametrize(
-    ("read", "transform", "sink", "expected"),
-    [
-        (HELD, BUSY, IDLE, Stage.TRANSFORM),
-        (HELD, HELD, BUSY, Stage.SINK),
-        (BUSY, IDLE, IDLE, Stage.READ),
-    ],
-)
-def test_a_transform_may_be_the_bottleneck(read, transform, sink, expected):
-    flow = {Stage.ADMIT: HELD, Stage.READ: read, Stage.TRANSFORM: transform, Stage.SINK: sink}
-    assert bottleneck(flow) is expected
-
-
-def test_reader_and_transform_are_told_in_one_way():
-    """Of some ranges they are told apart, of others not: the shares shown are of the more of them."""
-    apart = {Stage.READ: HELD, Stage.TRANSFORM: BUSY, Stage.SINK: IDLE}
-    together = {Stage.READ_AND_TRANSFORM: BUSY, Stage.SINK: IDLE}
-    assert unify_stages(apart) == apart
-    assert unify_stages(together) == together
-    assert set(unify_stages(total(apart, together))) == set(apart)
-    assert set(unify_stages(total(apart, together, together))) == set(together)
-    assert bottleneck({Stage.ADMIT: HELD, **total(apart, together, together)}) is Stage.READ_AND_TRANSFORM
-    assert flow_of(times_of(total(apart, together))) == total(apart, together)
 
 
 def test_what_earlier_releases_wrote_is_read():

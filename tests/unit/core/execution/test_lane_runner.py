@@ -13,10 +13,11 @@ from airflow_provider_backpressure.core.gate.cluster_queue import Change
 from airflow_provider_backpressure.core.gate.hydration_record import Permit, Phase, Refusal
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
+from airflow_provider_backpressure.core.progress.bottleneck import Level, find_level
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Transform
-from airflow_provider_backpressure.core.stage_metrics import Level, Stage, State
+from airflow_provider_backpressure.core.stage_metrics import Stage, State
 from airflow_provider_backpressure.core.verification.verifier import Verifier, Verify
 from airflow_provider_backpressure.exceptions import (
     LedgerRefused,
@@ -533,7 +534,7 @@ def test_what_waits_for_a_credit_is_held_back():
     """F3, F4: until the last range is in flight the gate is held back, and then idle."""
     spent = waiting_at_the_gate(full := Bench(rows=100, credits=3), full.lane())
     assert spent.share(State.BACKPRESSURED) > 0.6
-    assert spent.level is Level.HIGH
+    assert find_level(spent) is Level.HIGH
 
 
 def test_a_range_that_hangs_is_ended_at_its_deadline_and_tried_again(bench):
