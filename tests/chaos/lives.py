@@ -16,7 +16,7 @@ T = TypeVar("T")
 LIVES = 5
 """Most lives that a lane may need: Airflow's retries."""
 SECONDS = 180.0
-"""Until a lane has come to where it should; a server with connectors takes half of that to be warm again."""
+"""Longest wait for a lane at a step or at its end. A server with connectors takes half of it to start again."""
 
 
 @dataclass(kw_only=True)

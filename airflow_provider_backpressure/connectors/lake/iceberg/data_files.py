@@ -21,7 +21,7 @@ class Data:
 
     def __init__(self, table: Table, folder: str = "data/") -> None:
         self._io = table.io
-        self._root = _spell(f"{table.location().rstrip('/')}/{folder}")
+        self._root = _normalize_path(f"{table.location().rstrip('/')}/{folder}")
 
     def path(self, name: str) -> str:
         """Return a file's whole path."""
@@ -82,10 +82,12 @@ class Data:
 def active(table: Table, *, without_deletes: bool = False) -> dict[str, DataFile]:
     """Return every file that readers see, by path; on demand only those of which no row was deleted."""
     tasks = table.scan().plan_files()
-    return {_spell(task.file.file_path): task.file for task in tasks if not (without_deletes and task.delete_files)}
+    return {
+        _normalize_path(task.file.file_path): task.file for task in tasks if not (without_deletes and task.delete_files)
+    }
 
 
-def _spell(path: str) -> str:
+def _normalize_path(path: str) -> str:
     """Return a local path in one spelling: Hadoop writes ``file:/folder``, and a catalog may name the folder."""
     return re.sub(r"^(?:file:)?/+", "file:///", path)
 
