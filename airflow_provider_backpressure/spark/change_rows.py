@@ -41,11 +41,11 @@ class Changes(Protocol):
     """Transactions whose changes were returned: a row is read again once readers see them. May be set by a reader of
     rows that was not the one of the window; empty where no row is ever read again."""
 
-    def __iter__(self) -> Iterator[list[bytes]]:
-        """Yield rows of a binary COPY, some at a time, in the log's order."""
+    def __iter__(self) -> Iterator[Sequence[bytes]]:
+        """Yield rows of a binary COPY, some at a time, in the log's order; see :class:`.ColumnarChanges`, too."""
         ...
 
-    def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
+    def again(self, keys: Sequence[Sequence[str]]) -> Iterator[Sequence[bytes]]:
         """Yield the rows of these keys as they are in the source now, as ``UPSERT``; none for a key that is gone."""
         ...
 
@@ -78,7 +78,7 @@ class SharedChanges(Protocol):
     tables: Sequence[Changes]
     """For reading rows of each again."""
 
-    def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
+    def __iter__(self) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Yield rows as :class:`Changes` does, with the place of their table; each table's in the log's order."""
         ...
 

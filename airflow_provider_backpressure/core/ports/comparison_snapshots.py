@@ -23,7 +23,7 @@ class SourceMoment(Protocol):
     storage: TableStorage | None
     """The table's files then: a snapshot does not show the rows of others."""
 
-    def changes(self, start: LogPosition, key: Sequence[str]) -> Iterable[list[bytes]]:
+    def changes(self, start: LogPosition, key: Sequence[str]) -> Iterable[Sequence[bytes]]:
         """Yield the table's changes in the log from ``start`` on that the snapshot sees, as a window's are.
 
         ``LogLost`` where the log from there on was released: another moment has to be opened.
@@ -72,7 +72,7 @@ class TargetMoment(Protocol):
     plan: Plan
     """The plan that it has of the table."""
 
-    def bring(self, changes: Iterable[list[bytes]]) -> int:
+    def bring(self, changes: Iterable[Sequence[bytes]]) -> int:
         """Work out what rows become of these changes, beside the target, and return how many changes there were."""
         ...
 

@@ -1,6 +1,6 @@
 """Changes of a log as typed Arrow batches: each value is parsed from its text as those of a range are.
 
-They arrive as rows of a binary COPY, and are taken apart into columns: no object is made for a value.
+No object is made for a value.
 """
 
 from array import array
@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from airflow_provider_backpressure.connectors.relational.csv_blocks import BLOCK, describe_misfit, parse
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
-from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.exceptions import SourceRefused
 from airflow_provider_backpressure.spark import arrow_buffers as buffers
+from airflow_provider_backpressure.spark.change_columns import ChangeColumns, ColumnarChanges, split_changes
 from airflow_provider_backpressure.spark.change_rows import MOVE, TRUNCATE
 from airflow_provider_backpressure.spark.column_types import arrow_schema
 from airflow_provider_backpressure.spark.value_hash import BatchSum, digest_rows
@@ -35,22 +36,6 @@ MOST_KEYS = 2_000_000
 """Changes up to which their keys are remembered, by 8 bytes each."""
 MOST_ROWS = 10_000
 """Changes in a batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangeColumns:
-    """Changes of one table, column by column."""
-
-    numbers: numpy.ndarray
-    """Of the changes, rising; 64 bits."""
-    operations: numpy.ndarray
-    """What was done; 16 bits."""
-    lacking: numpy.ndarray
-    """Which changes leave values out; booleans."""
-    kept: pyarrow.Array
-    """Numbers of the columns that a change leaves out, as ``list<int16>``; NULL where it has them all."""
-    values: Sequence[pyarrow.Array]
-    """Texts of the old key's columns and of the table's, as ``large_binary``; NULL also for what is left out."""
 
 
 @dataclass(kw_only=True)
@@ -85,10 +70,13 @@ class ChangeBatches:
         numbers = numpy.sort(numpy.concatenate([numpy.empty(0, "u8"), *self.keys]))
         return not bool((numbers[1:] == numbers[:-1]).any())
 
-    def read(self, changes: Iterable[list[bytes]]) -> Iterator[pyarrow.RecordBatch]:
+    def read(self, changes: Iterable[Sequence[bytes]]) -> Iterator[pyarrow.RecordBatch]:
         """Yield all changes; ``SourceRefused`` for a value that its column's type cannot hold."""
         waiting, size = list[bytes](), 0
         for rows in changes:
+            if isinstance(rows, ColumnarChanges) and not waiting:
+                yield self._make_batch(rows)
+                continue
             waiting += rows
             size += sum(map(len, rows))
             if size >= BLOCK or len(waiting) >= MOST_ROWS:
@@ -161,42 +149,10 @@ def unpack_xids(text: str) -> list[int]:
     return numbers.tolist()
 
 
-_SEQ, _OP, _KEPT = 6, 18, 20
-"""Where a row has its number, what was done, and the length of what it keeps; see :mod:`..spark.change_rows`."""
-_OWN_FIELDS = 3
-_ARRAY_HEAD = 20
-"""Bytes of an array before its numbers, each of which is two bytes behind its length."""
-_LENGTH, _NUMBER = 4, 6
 _BYTES = pyarrow.large_binary()
 _CAST = (pyarrow.string(), pyarrow.int16(), pyarrow.int32(), pyarrow.int64())
 """Types of which the text of a value is the value, or its digits."""
 _QUOTE, _COMMA, _LINE = (buffers.first_of_bytes(each, _BYTES) for each in (b'"', b",", b"\n"))
-
-
-def split_changes(rows: Sequence[bytes]) -> ChangeColumns:
-    """Return what rows say, of which there is at least one; ``RangeFailed`` where they have not as many values."""
-    data, sizes = b"".join(rows), numpy.fromiter(map(len, rows), "i8", len(rows))
-    starts = numpy.cumsum(sizes) - sizes
-    fields, lengths = buffers.view_numbers(data, ">i2")[starts], buffers.view_numbers(data, ">i4")
-    if (fields != fields[0]).any():
-        raise RangeFailed("Changes of the log do not have as many values as their table has columns.")
-    found = lengths[starts + _KEPT].astype("i8")
-    lacking, at = found >= 0, starts + _KEPT + _LENGTH
-    kept = _read_numbers(data, at, numpy.where(lacking, (found - _ARRAY_HEAD) // _NUMBER, 0), lacking)
-    at = at + numpy.maximum(found, 0)
-    whole, values = pyarrow.py_buffer(data), []
-    for _ in range(fields[0] - _OWN_FIELDS):
-        found = lengths[at].astype("i8")
-        at = at + _LENGTH
-        values.append(buffers.cut(whole, at, found))
-        at = at + numpy.maximum(found, 0)
-    return ChangeColumns(
-        numbers=buffers.view_numbers(data, ">i8")[starts + _SEQ].astype("i8"),
-        operations=buffers.view_numbers(data, ">i2")[starts + _OP].astype("i2"),
-        lacking=lacking,
-        kept=kept,
-        values=values,
-    )
 
 
 def join_keys(columns: Sequence[pyarrow.Array], wanted: numpy.ndarray) -> pyarrow.Array:
@@ -241,12 +197,3 @@ def write_csv(columns: Sequence[pyarrow.Array]) -> pyarrow.Buffer:
     lines = pc.binary_join_element_wise(*quoted, _COMMA)
     lines = pc.binary_join_element_wise(lines, buffers.NOTHING, _LINE)
     return lines.buffers()[2].slice(0, int(numpy.sum(buffers.lengths(lines))))
-
-
-def _read_numbers(data: bytes, at: numpy.ndarray, count: numpy.ndarray, lacking: numpy.ndarray) -> pyarrow.Array:
-    """Return arrays of small numbers. ``at``: where each begins, behind its length; ``count``: numbers in each."""
-    ends = numpy.cumsum(count)
-    first = at + _ARRAY_HEAD + _LENGTH
-    places = numpy.repeat(first - _NUMBER * (ends - count), count) + _NUMBER * numpy.arange(int(ends[-1]))
-    values = buffers.of_numbers(buffers.view_numbers(data, ">i2")[places].astype("i2"), pyarrow.int16())
-    return buffers.of_lists(count, values, ~lacking)

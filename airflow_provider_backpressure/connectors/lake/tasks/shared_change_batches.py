@@ -101,7 +101,7 @@ def _open_batches(table: StreamTable) -> ChangeBatches:
     return ChangeBatches(columns=table.read.columns, key=table.write.key, way_out=way_out)
 
 
-def _gather(changes: SharedChanges) -> Iterator[tuple[int, list[bytes]]]:
+def _gather(changes: SharedChanges) -> Iterator[tuple[int, Sequence[bytes]]]:
     """Yield changes as they come, more of one table at a time: a batch costs the same whatever is in it."""
     waiting: dict[int, list[bytes]] = {}
     held = 0

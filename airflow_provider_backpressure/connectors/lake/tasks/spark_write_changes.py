@@ -136,7 +136,7 @@ class WindowAttempt:
     profile: "ResourceProfile | None"
     attempt: Attempt
 
-    def stage(self, choose: Callable[[Changes], Iterable[list[bytes]]], xids: Sequence[int] = ()) -> Staged:
+    def stage(self, choose: Callable[[Changes], Iterable[Sequence[bytes]]], xids: Sequence[int] = ()) -> Staged:
         """Read changes in one task, and materialise them. ``choose``: what of the window is read.
 
         A lost block fails the job, and a block of another run of the task fails what reads it: Spark does not read the

@@ -81,7 +81,7 @@ class PostgresTargetMoment:
             self._connection.close()
             raise
 
-    def bring(self, changes: Iterable[list[bytes]]) -> int:
+    def bring(self, changes: Iterable[Sequence[bytes]]) -> int:
         """See :meth:`..core.ports.comparison_snapshots.TargetMoment.bring`."""
         write, total = self.plan.write, RowSum()
         after = replace(write, target=AFTER.as_string(None))
@@ -227,10 +227,10 @@ class NothingElse:
     read_at = ""
     xids: Collection[int] = ()
 
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def __iter__(self) -> Iterator[Sequence[bytes]]:
         return iter(())
 
-    def again(self, keys: Sequence[Sequence[str]]) -> Iterator[list[bytes]]:
+    def again(self, keys: Sequence[Sequence[str]]) -> Iterator[Sequence[bytes]]:
         """Yield nothing: a consistent target has the row, so that it is a difference where it has not."""
         return iter(())
 

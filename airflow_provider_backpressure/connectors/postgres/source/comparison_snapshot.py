@@ -57,7 +57,7 @@ class PostgresMoment:
             self._keeper.close()
             raise
 
-    def changes(self, start: LogPosition, key: Sequence[str]) -> Iterator[list[bytes]]:
+    def changes(self, start: LogPosition, key: Sequence[str]) -> Iterator[Sequence[bytes]]:
         """See :meth:`..core.ports.comparison_snapshots.SourceMoment.changes`."""
         if self._upto <= start:
             return

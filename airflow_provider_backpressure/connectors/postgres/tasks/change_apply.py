@@ -173,7 +173,7 @@ class Fold:
             )
         )
 
-    def load(self, rows: Iterable[list[bytes]], total: RowSum, tag: str = "") -> None:
+    def load(self, rows: Iterable[Sequence[bytes]], total: RowSum, tag: str = "") -> None:
         """Let changes wait, as they are."""
         statement = sql.SQL("COPY {} FROM STDIN ({})").format(self._temporary("changes"), sql.SQL(binary.OPTIONS))
         copy = CopyIn(self.connection, statement.as_string(self.connection))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy
 import psycopg
 from psycopg import sql
 
@@ -18,13 +19,13 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
 from airflow_provider_backpressure.connectors.postgres.replication_slots import position as position_of
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import (
-    CopyOut,
     Reading,
     open_copy_out,
     print_as_text,
     reader_name,
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_decoder import Decoder, TableSplitter, Type
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_messages import Messages, measure
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import without_header
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
@@ -47,7 +48,7 @@ COMPARING = "verify-"
 VISIBLE_SECONDS = 60.0
 """Longest wait for readers to see what is in the log: a commit may wait there for a standby."""
 AGAIN_ROWS = 1000
-BATCH_MESSAGES, BATCH_BYTES = 1000, 2**20
+BATCH_MESSAGES, BATCH_BYTES = 10_000, 2**20
 """Messages from which on they are decoded together, and their bytes: messages of wide rows are not gathered."""
 MOST_BATCHES = 8
 """Most of such batches that are gathered at once, one for each table that shares the log."""
@@ -113,10 +114,10 @@ class LogChanges:
         self.xids: Collection[int] = ()
         """Transactions whose changes were returned."""
 
-    def __iter__(self) -> Iterator[list[bytes]]:
+    def __iter__(self) -> Iterator[Sequence[bytes]]:
         """See :meth:`..changes.Changes.__iter__`. ``LogLost`` where the slot is gone, or was moved past the window."""
         (decoder,) = self.open_decoders([self])
-        for messages in _join(self.messages()):
+        for messages in self.messages():
             if rows := decoder.rows(messages):
                 yield rows
 
@@ -152,11 +153,15 @@ class LogChanges:
         self.xids = decoder.xids
         return decoder
 
-    def messages(self) -> Iterator[list[bytes]]:
-        """Yield the log's messages of the window; ``LogLost`` where the slot does not show every change."""
+    def messages(self, batches: int = 1) -> Iterator[Messages]:
+        """Yield the log's messages of the window; ``LogLost`` where the slot does not show every change.
+
+        At least :data:`BATCH_MESSAGES` or :data:`BATCH_BYTES` at once, but for the last ones, and ``batches`` times as
+        many.
+        """
         what = Reading(query=self._query(), name=reader_name(self._name), every_row=True, before=_ENOUGH_MEMORY)
         with time_open(open_copy_out(self._source, what, heed=self._handle_notice)) as stream:
-            for messages in _payloads(stream, self._source):
+            for messages in _read_messages(SOURCE.translate_blocks(stream, self._source), batches):
                 if self._lost:
                     break
                 yield messages
@@ -306,14 +311,14 @@ class StreamChanges:
         """``specs``: the tables as the window has them, for the names in errors."""
         self.tables, self._specs = tables, specs
 
-    def __iter__(self) -> Iterator[tuple[int, list[bytes]]]:
+    def __iter__(self) -> Iterator[tuple[int, Sequence[bytes]]]:
         """See :meth:`..changes.SharedChanges.__iter__`; errors as those of one table, which they name."""
         first = self.tables[0]
         decoders = first.open_decoders(self.tables, [partial(name_table, spec) for spec in self._specs])
         splitter = TableSplitter([NamedDecoder(*each) for each in zip(decoders, self._specs, strict=True)])
         # So many that those of each table are enough to be decoded together.
         share = min(len(self.tables), MOST_BATCHES)
-        for messages in _join(first.messages(), share):
+        for messages in first.messages(share):
             yield from splitter.rows(messages)
 
     def await_visible(self, numbers: Collection[int]) -> None:
@@ -328,7 +333,7 @@ class NamedDecoder:
     decoder: Decoder
     table: StreamTable
 
-    def rows(self, messages: Sequence[bytes]) -> list[bytes]:
+    def rows(self, messages: Sequence[bytes]) -> Sequence[bytes]:
         """See :meth:`..pgoutput.Decoder.rows`."""
         with name_table(self.table):
             return self.decoder.rows(messages)
@@ -354,30 +359,21 @@ def stream_changes(source: Endpoint, tables: Sequence[StreamTable], piece: Slice
     return StreamChanges(each, tables)
 
 
-def _payloads(stream: CopyOut, source: Endpoint) -> Iterator[list[bytes]]:
-    """Yield what a COPY of one column of bytes holds."""
-    first = True
-    for messages in SOURCE.translate_blocks(stream, source):
+def _read_messages(blocks: Iterable[Sequence[bytes | memoryview]], batches: int) -> Iterator[Messages]:
+    """Yield what a COPY of one column of bytes holds, see :meth:`LogChanges.messages`."""
+    parts, sizes, count, size, first = list[bytes](), list[numpy.ndarray](), 0, 0, True
+    for block in blocks:
         if first:
-            messages[0] = memoryview(without_header(messages[0]))
-            first = False
-        yield [bytes(row[_PAYLOAD:]) for row in messages if len(row) > _PAYLOAD]
-
-
-def _join(messages: Iterable[list[bytes]], batches: int = 1) -> Iterator[list[bytes]]:
-    """Yield messages in lists of at least :data:`BATCH_MESSAGES`, or of :data:`BATCH_BYTES`, but for the last one.
-
-    ``batches``: how many of them make one list.
-    """
-    waiting, size = list[bytes](), 0
-    for some in messages:
-        waiting += some
-        size += sum(map(len, some))
-        if len(waiting) >= BATCH_MESSAGES * batches or size >= BATCH_BYTES * batches:
-            yield waiting
-            waiting, size = [], 0
-    if waiting:
-        yield waiting
+            block, first = [without_header(block[0]), *block[1:]], False
+        # At once: the memory of each message is used again for a later one.
+        parts.append(b"".join(block))
+        sizes.append(measure(block))
+        count, size = count + len(block), size + len(parts[-1])
+        if count >= BATCH_MESSAGES * batches or size >= BATCH_BYTES * batches:
+            yield Messages(b"".join(parts), numpy.concatenate(sizes), before=_PAYLOAD)
+            parts, sizes, count, size = [], [], 0, 0
+    if parts:
+        yield Messages(b"".join(parts), numpy.concatenate(sizes), before=_PAYLOAD)
 
 
 def _value(connection: psycopg.Connection, query: str) -> str:

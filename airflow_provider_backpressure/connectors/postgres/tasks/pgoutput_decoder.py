@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_batches import FEW, encode_plain
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_batches import PlainChanges, read_plain
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_messages import Messages
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.spark.change_columns import OWN_FIELDS
 from airflow_provider_backpressure.spark.change_rows import DELETE, MOVE, NULL, TRUNCATE, UPSERT, head, numbers
 
 Field = bytes | None
@@ -24,10 +26,8 @@ _BEGIN, _RELATION, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BRIUDT"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _OLD_KEY, _NEW = b"KN"
 _ONE_ROW, _OF_ONE_TABLE = (_INSERT, _DELETE), (_INSERT, _UPDATE, _DELETE)
-_BEGINNING = 6
-"""Bytes of a message of one table that say of which one it is, what was done, and what follows."""
-_OWN_FIELDS = 3
-"""Fields of a change before the old key: its number, what was done, what it keeps."""
+FEW = 16
+"""Messages up to which each is decoded by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +76,20 @@ class Decoder:
         """The 32-bit numbers of the transactions whose changes were returned, 4 bytes each."""
         self._made = 0
         """Rows that were returned."""
-        self._fields = _OWN_FIELDS + len(self._key) + len(self._columns)
+        self._fields = OWN_FIELDS + len(self._key) + len(self._columns)
         self._nothing_kept = NULL * (1 + len(self._key))
         """What is kept and the old key, where there is neither."""
 
-    def rows(self, messages: Sequence[bytes]) -> list[bytes]:
+    def rows(self, messages: Sequence[bytes] | Messages) -> Sequence[bytes]:
         """Return the changes in the next messages."""
+        if (found := self._read_common_table(messages)) is not None:
+            return found
         rows: list[bytes] = []
-        if (layout := self._find_common_layout(messages)) is not None:
-            self._add_plain(layout, messages, rows)
-            return rows
         plain, common = list[bytes](), None
         for body in messages:
             kind = body[0]
             if self._within and _is_plain(body):
-                layout = self._find_layout(body)
+                layout = self._find_layout(_read_table(body))
                 if layout is not None:
                     if layout is not common:
                         self._add_plain(common, plain, rows)
@@ -108,49 +107,42 @@ class Decoder:
                 plain, common = [], None
                 if kind == _TRUNCATE:
                     self._truncate(body, rows)
-                elif (layout := self._find_layout(body)) is not None:
+                elif (layout := self._find_layout(_read_table(body))) is not None:
                     self._update(layout, body, rows)
         self._add_plain(common, plain, rows)
         return rows
 
-    def _find_common_layout(self, messages: Sequence[bytes]) -> Layout | None:
-        """Return the layout of messages that are all changes of one row of one table; ``None`` where they may not be.
+    def _read_common_table(self, messages: Sequence[bytes] | Messages) -> PlainChanges | None:
+        """Return the changes in messages that are all of one row of one table; ``None`` where they may not be.
 
         Most of a large transaction is such, and to look at each of its messages costs as much as to decode it.
         """
-        if not self._within:
+        if not self._within or len(messages) <= FEW:
             return None
-        beginnings = {body[:_BEGINNING] for body in messages}
-        if not all(map(_is_plain, beginnings)):
-            return None
-        layouts = set(map(self._find_layout, beginnings))
-        return layouts.pop() if len(layouts) == 1 else None
+        some = messages if isinstance(messages, Messages) else Messages.join(messages)
+        table = some.find_common_table()
+        layout = None if table is None else self._find_layout(table)
+        return None if layout is None else self._read_plain(layout, some)
+
+    def _read_plain(self, layout: Layout, messages: Messages) -> PlainChanges | None:
+        found = read_plain(messages, layout.places, first=self._made + 1, key=self._key)
+        self._made += len(found or ())
+        return found
 
     def _add_plain(self, layout: Layout | None, messages: Sequence[bytes], rows: list[bytes]) -> None:
         """Add messages of one row of a table each, all at once where none of them leaves out a value."""
         if layout is None:
             return
-        if len(messages) > FEW:
-            beginning = head(0, UPSERT, self._fields)
-            found = encode_plain(
-                messages,
-                layout.places,
-                first=self._made + 1,
-                head=beginning,
-                nothing=self._nothing_kept,
-                key=self._key,
-            )
-            if found is not None:
-                self._made += len(found)
-                rows += found
-                return
+        if len(messages) > FEW and (found := self._read_plain(layout, Messages.join(messages))) is not None:
+            rows += found
+            return
         for body in messages:
             values = self._match_fields(layout, fields(body, 6)[0])
             rows.append(self._encode_delete(values) if body[0] == _DELETE else self._row(UPSERT, values))
 
-    def _find_layout(self, body: bytes) -> Layout | None:
-        """Return the layout of a message's table, ``None`` for another one; ``SourceRefused`` for ours as another."""
-        layout = self._layouts[int.from_bytes(body[1:5], "big")]
+    def _find_layout(self, table: int) -> Layout | None:
+        """Return the layout of a table, ``None`` for another one; ``SourceRefused`` for ours as another."""
+        layout = self._layouts[table]
         if isinstance(layout, SourceRefused):
             raise layout
         return layout
@@ -263,7 +255,7 @@ class Decoder:
 class TableDecoder(Protocol):
     """Decodes the changes of one table: :class:`Decoder`, or one within another object."""
 
-    def rows(self, messages: Sequence[bytes]) -> list[bytes]:
+    def rows(self, messages: Sequence[bytes]) -> Sequence[bytes]:
         """See :meth:`Decoder.rows`."""
         ...
 
@@ -284,7 +276,7 @@ class TableSplitter:
         self._begun: set[int] = set()
         """Places of the decoders that have got the beginning of this transaction."""
 
-    def rows(self, messages: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    def rows(self, messages: Iterable[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Yield the changes in the next messages with the place of their decoder, those of a table in one piece."""
         parts: list[list[bytes]] = [[] for _ in self._decoders]
         owners, begun = self._owners, self._begun
@@ -310,7 +302,7 @@ class TableSplitter:
                 begun |= truncated
         yield from self._decode(parts)
 
-    def _decode(self, parts: list[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    def _decode(self, parts: list[list[bytes]]) -> Iterator[tuple[int, Sequence[bytes]]]:
         for place, some in enumerate(parts):
             if some and (rows := self._decoders[place].rows(some)):
                 yield place, rows
@@ -327,6 +319,11 @@ def _is_plain(body: bytes) -> bool:
     """Whether a message, of which the beginning is enough, is an insert, a delete, or an update without an old row."""
     kind = body[0]
     return kind in _ONE_ROW or (kind == _UPDATE and body[5] == _NEW)
+
+
+def _read_table(body: bytes) -> int:
+    """Return the number of the table that a message is of."""
+    return int.from_bytes(body[1:5], "big")
 
 
 def _list_truncated(body: bytes) -> list[bytes]:

@@ -1,16 +1,19 @@
 """Messages of ``pgoutput``, byte by byte, as changes."""
 
 import struct
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from airflow_provider_backpressure.connectors.postgres.tasks import pgoutput_batches, pgoutput_decoder
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_decoder import Decoder, TableSplitter
+from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_messages import Messages, measure
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.table_alterations import StoredColumn, TableStorage
 from airflow_provider_backpressure.core.snapshot.transaction_snapshot import TransactionSnapshot
 from airflow_provider_backpressure.exceptions import RangeFailed, SourceRefused
+from airflow_provider_backpressure.spark.change_columns import ChangeColumns, ColumnarChanges, split_changes
 from airflow_provider_backpressure.spark.change_rows import DELETE, KEPT, MOVE, TRUNCATE, UPSERT, change
 
 ID, NAME, DOC = ("id", True), ("name", False), ("doc", False)
@@ -84,12 +87,12 @@ def test_many_messages_at_once_are_what_they_are_one_by_one(
     """In whatever order they come, of whatever table, and with whatever values left out; also where columns moved."""
     together, random, texts = list[bool](), Random(11), ["", "x", "ä" * 70, None]
 
-    def encode(*args: object, **kwargs: object) -> list[bytes] | None:
-        found = pgoutput_batches.encode_plain(*args, **kwargs)  # type: ignore[arg-type]
+    def read(*args: object, **kwargs: object) -> Sequence[bytes] | None:
+        found = pgoutput_batches.read_plain(*args, **kwargs)  # type: ignore[arg-type]
         together.append(found is not None)
         return found
 
-    monkeypatch.setattr(pgoutput_decoder, "encode_plain", encode)
+    monkeypatch.setattr(pgoutput_decoder, "read_plain", read)
     names = order = (ID, NAME, DOC)
     messages = [relation(1, *order), relation(2, ID, table="other"), begin(5)]
     for step in range(6000):
@@ -110,11 +113,28 @@ def test_many_messages_at_once_are_what_they_are_one_by_one(
             messages.append(random.choice([of(b"I", b"N" + told), of(b"U", b"N" + told), of(b"D", b"O" + told)]))
     single, at_once = decoder(*columns), decoder(*columns)
     wanted = [each for message in messages for each in single.rows([message])]
-    parts = (messages[at : at + 250] for at in range(0, len(messages), 250))
-    assert [each for part in parts for each in at_once.rows(part)] == wanted
+    found = [at_once.rows(messages[at : at + 250]) for at in range(0, len(messages), 250)]
+    assert [each for part in found for each in part] == wanted
     assert list(at_once.xids) == list(single.xids)
     assert len(wanted) > 3000
     assert set(together) == {True, False}
+    columnar = [part for part in found if isinstance(part, ColumnarChanges)]
+    assert columnar
+    for part in columnar:
+        assert show(part.columns()) == show(split_changes(list(part)))
+
+
+def show(columns: ChangeColumns) -> list[list[object]]:
+    """Return what changes say as lists that can be compared."""
+    numbers = [columns.numbers, columns.operations, columns.lacking]
+    return [[*map(int, each)] for each in numbers] + [each.to_pylist() for each in (columns.kept, *columns.values)]
+
+
+def test_messages_lose_what_comes_before_them_and_those_that_have_no_more() -> None:
+    """As they arrive by COPY: each behind the beginning of its row, and the end of all has no message."""
+    arrived = [b"......one", b"......", b"......three", b"\xff\xff"]
+    found = Messages(b"".join(arrived), measure(arrived), before=6)
+    assert (list(found), len(found)) == ([b"one", b"three"], 2)
 
 
 def test_what_did_not_change_is_kept_unless_the_old_row_tells_it():
