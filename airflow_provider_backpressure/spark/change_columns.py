@@ -1,4 +1,4 @@
-"""Changes of a log, column by column: cut out of their rows, or known before anybody needs rows of them."""
+"""Changes of a log, column by column: cut out of rows, or known before there are rows."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class ChangeColumns:
 
 
 class ColumnarChanges(Sequence[bytes]):
-    """Rows of changes that are encoded when somebody looks at one: who wants columns does without."""
+    """Changes whose columns are known. Their rows are encoded when one of them is first asked for."""
 
     @abstractmethod
     def encode(self) -> list[bytes]:

@@ -42,7 +42,7 @@ class Changes(Protocol):
     rows that was not the one of the window; empty where no row is ever read again."""
 
     def __iter__(self) -> Iterator[Sequence[bytes]]:
-        """Yield rows of a binary COPY, some at a time, in the log's order; see :class:`.ColumnarChanges`, too."""
+        """Yield rows of a binary COPY, some at a time, in the log's order; some may be :class:`.ColumnarChanges`."""
         ...
 
     def again(self, keys: Sequence[Sequence[str]]) -> Iterator[Sequence[bytes]]:

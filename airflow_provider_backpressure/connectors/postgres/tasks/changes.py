@@ -156,8 +156,7 @@ class LogChanges:
     def messages(self, batches: int = 1) -> Iterator[Messages]:
         """Yield the log's messages of the window; ``LogLost`` where the slot does not show every change.
 
-        At least :data:`BATCH_MESSAGES` or :data:`BATCH_BYTES` at once, but for the last ones, and ``batches`` times as
-        many.
+        Each time at least :data:`BATCH_MESSAGES` or :data:`BATCH_BYTES`, multiplied by ``batches``; fewer in the end.
         """
         what = Reading(query=self._query(), name=reader_name(self._name), every_row=True, before=_ENOUGH_MEMORY)
         with time_open(open_copy_out(self._source, what, heed=self._handle_notice)) as stream:

@@ -82,7 +82,7 @@ class Decoder:
 
     def rows(self, messages: Sequence[bytes] | Messages) -> Sequence[bytes]:
         """Return the changes in the next messages."""
-        if (found := self._read_common_table(messages)) is not None:
+        if (found := self._read_changes_of_rows(messages)) is not None:
             return found
         rows: list[bytes] = []
         plain, common = list[bytes](), None
@@ -112,8 +112,8 @@ class Decoder:
         self._add_plain(common, plain, rows)
         return rows
 
-    def _read_common_table(self, messages: Sequence[bytes] | Messages) -> PlainChanges | None:
-        """Return the changes in messages that are all of one row of one table; ``None`` where they may not be.
+    def _read_changes_of_rows(self, messages: Sequence[bytes] | Messages) -> PlainChanges | None:
+        """Return the changes where each message changes one row, all of one table; ``None`` where that may not be so.
 
         Most of a large transaction is such, and to look at each of its messages costs as much as to decode it.
         """

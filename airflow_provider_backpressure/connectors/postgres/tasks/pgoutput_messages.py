@@ -14,12 +14,12 @@ _PADDING = bytes(8)
 
 
 class Messages:
-    """Some messages, at least one. An object is made of one when somebody looks at it."""
+    """Some messages. An object is made of each only when they are iterated."""
 
     def __init__(self, data: bytes, sizes: numpy.ndarray, *, before: int = 0) -> None:
-        """``sizes``: bytes of each in ``data``; ``before``: as many of them come first and are left out.
+        """``sizes``: bytes of each in ``data``; ``before``: how many of these come before the message itself.
 
-        What has no more than those is no message.
+        Where there are no more bytes, there is no message.
         """
         self.data = data + _PADDING
         self.ends = numpy.cumsum(sizes)
@@ -33,9 +33,9 @@ class Messages:
         return cls(b"".join(messages), measure(messages))
 
     def find_common_table(self) -> int | None:
-        """Return the number of the table of which each message is a change, of one row whose old values it lacks.
+        """Return the number of the table where each message changes one row, all of one table; otherwise ``None``.
 
-        ``None`` where that is not so.
+        An update that has old values is no such message. There has to be at least one message.
         """
         kinds = numpy.frombuffer(self.data, "u1")
         tables, kind = buffers.view_numbers(self.data, ">u4")[self.starts + _TABLE], kinds[self.starts]
