@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_backpressure.connectors.postgres.health import PostgresHealth
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.replication_slots import position
 from airflow_provider_backpressure.connectors.postgres.source.change_log import ERRORS, PostgresLog
 from airflow_provider_backpressure.core.config import SlotLag
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.integration
 LIMIT = 6_000_000
 WRITE = "INSERT INTO busy SELECT i FROM generate_series(1, 55000) i"
 """About 3.5 MB of log."""
+WINDOW = 25_000_000
+"""Bytes of log of 400,000 such rows, roughly."""
 
 
 def kept(database: Endpoint, number: int, most: int | None) -> PostgresLog:
@@ -92,3 +95,18 @@ def test_a_foreign_transaction_that_holds_the_log_is_named(source: Endpoint, cap
         assert look_at_lag(source).note == held
         other.rollback()
         assert look_at_lag(source).note != held
+
+
+def test_a_window_that_was_let_go_is_not_kept_by_the_server(source: Endpoint) -> None:
+    """A slot that is moved on once still keeps it, from the first place in it at which decoding can begin."""
+    held = "SELECT (pg_current_wal_lsn() - restart_lsn)::bigint FROM pg_replication_slots WHERE slot_name = %s"
+    with closing(kept(source, 4, None)) as log, connected(source) as connection:
+        log.begin()
+        for _ in range(2):
+            connection.execute("CHECKPOINT")
+            connection.execute("INSERT INTO busy SELECT i FROM generate_series(1, 400000) i")
+            connection.execute("CHECKPOINT")
+            ((place,),) = connection.execute("SELECT pg_current_wal_lsn()::text").fetchall()
+            log.release(position(place))
+            ((size,),) = connection.execute(held, (log.stream,)).fetchall()
+            assert size < WINDOW / 10

@@ -176,6 +176,8 @@ class LogState:
     """Those of them of which the log has no note any more."""
     cut_off: str = ""
     """The version at which the last plan that ended has left the table, where the present rows do not come from it."""
+    head: str = ""
+    """The version that it is read of, as :data:`HEAD` keeps it; empty where a rollback takes properties back too."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Our table properties, as they were read with the notes."""
     compacted: str = ""
@@ -194,12 +196,14 @@ class LogState:
         present: Collection[str] | None = None,
         lost: Collection[str] = (),
         cut_off: str = "",
+        head: str = "",
     ) -> "LogState":
         """Put notes, in the log's order, and properties together. ``present``: ``None`` for the tokens of the notes."""
         notes = list(notes)
         tokens = {note.token for note in notes} if present is None else present
         own = {name: text for name, text in properties.items() if name.startswith(f"{KEY}.")}
         state = cls(present=tokens, lost=lost, cut_off=cut_off, properties=own, compacted=own.get(COMPACTED, ""))
+        state.head = head
         if PLAN in properties:
             state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
         for name, text in properties.items():

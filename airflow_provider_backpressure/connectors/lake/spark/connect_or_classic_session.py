@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -91,21 +91,11 @@ def clone_session(session: "SparkSession") -> Iterator["SparkSession"]:
     nobody else ever sets any there. Raises ``SinkRefused`` where a server or client of Spark Connect is too old to make
     one (before 4.1), ``SinkUnavailable`` where the server does not answer.
     """
-    with _clone(session) as clone:
-        # It has the settings, and makes catalogs of its own.
-        _without_cache[clone] = set(_without_cache.get(session, ()))
-        yield clone
-
-
-def _clone(session: "SparkSession") -> AbstractContextManager["SparkSession"]:
     if is_classic(session):
-        return _clone_in_driver(session)
+        inside: Any = session
+        yield type(session)(inside.sparkContext, inside._jsparkSession.cloneSession())
+        return
     from airflow_provider_backpressure.connectors.lake.spark.sql_session import clone_on_server
 
-    return clone_on_server(session)
-
-
-@contextmanager
-def _clone_in_driver(session: "SparkSession") -> Iterator["SparkSession"]:
-    inside: Any = session
-    yield type(session)(inside.sparkContext, inside._jsparkSession.cloneSession())
+    with clone_on_server(session) as clone:
+        yield clone

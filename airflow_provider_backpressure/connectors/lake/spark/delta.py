@@ -1,9 +1,7 @@
 """Delta: the token of a note is an app transaction. Delta skips a commit whose token the table has already."""
 
-import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +13,11 @@ from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_sess
     clone_session,
     get_session_in_utc,
 )
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line
-from airflow_provider_backpressure.core.poll_policy import PollPolicy
+from airflow_provider_backpressure.connectors.lake.spark.table import MakeStatement, SparkTable, first_line
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
-
-log = logging.getLogger(__name__)
 
 ATTEMPT, FENCE = 1, 2
 """Versions of a token's app transaction: a fence is newer than every attempt, so it also stops one that is running."""
@@ -34,10 +29,6 @@ _SETTINGS = (
 )
 LISTING, LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism", 32
 """Setting of a session, and its value where a table's folders are listed."""
-TRIES = 12
-"""Times that a merge is made again where others change the same files before it."""
-_OVERTAKEN = ("Concurrent", "MetadataChanged")
-"""Names of Delta's errors for a merge that another commit came before: of rows, or of a property that we keep."""
 MARGIN = 8
 """Commits that may come while the log is read, before it is read once more."""
 _OURS = f'{{"{KEY}"'
@@ -76,6 +67,8 @@ class DeltaTable(SparkTable):
     """Implements :class:`SparkTable`."""
 
     format = "delta"
+    overtaken = ("Concurrent", "MetadataChanged")
+    """In the names of errors: another commit changed rows of the same files first, or a property that we keep."""
 
     def __init__(self, session: "SparkSession", name: str) -> None:
         """See :class:`SparkTable`."""
@@ -212,33 +205,18 @@ class DeltaTable(SparkTable):
         """See :meth:`SparkTable.note_settings`."""
         return dict(zip(_SETTINGS, (note.token, str(ATTEMPT), note.to_json()), strict=True))
 
-    def merge_view(self, note: Note, make_statement: Callable[[str], str]) -> None:
-        """See :meth:`SparkTable.merge_view`. Where another commit changed the same files first it is made again."""
-        for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
-            try:
-                self.run(make_statement(self.quoted))
-            except SPARK_ERRORS as error:
-                if number == TRIES or not any(sign in str(error) for sign in _OVERTAKEN):
-                    raise
-                log.info("%s was changed by others, merging again: %s", self.name, first_line(error))
-                time.sleep(pause)
-            else:
-                return
-
-    def clear_noted(self, note: Note) -> None:
-        """See :meth:`SparkTable.clear_noted`. Delta skips a delete whose token the table has."""
-        self.run(f"DELETE FROM {self.quoted}")  # noqa: S608
+    def replace_rows(self, session: "SparkSession", state: LogState, make_statement: MakeStatement) -> None:
+        """See :meth:`SparkTable.replace_rows`. Delta skips a statement whose token the table has."""
+        session.sql(make_statement(self.quoted))
 
     def tidy(self) -> None:
         """See :meth:`SparkTable.tidy`. Files that no commit names go with a VACUUM."""
 
     def compact(self) -> None:
         """See :meth:`SparkTable.compact`. Its commit changes no data, and conflicts with none that adds rows."""
-        if not self.depends_on_zone():
-            self.run(f"OPTIMIZE {self.quoted}")
-            return
-        with get_session_in_utc(self.session) as session:
-            self.with_session(session).run(f"OPTIMIZE {self.quoted}")
+        zone = get_session_in_utc(self.session) if self.depends_on_zone() else nullcontext(self.session)
+        with zone as session:
+            session.sql(f"OPTIMIZE {self.quoted}")
 
     def remove_old_versions(self) -> None:
         """See :meth:`SparkTable.remove_old_versions`. Files go, by ``delta.deletedFileRetentionDuration``.

@@ -8,17 +8,23 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import DataType, StructType
 
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, HEAD, KEY, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
-from airflow_provider_backpressure.connectors.lake.spark.table import SparkTable, first_line, is_widened
+from airflow_provider_backpressure.connectors.lake.spark.table import (
+    TRIES,
+    MakeStatement,
+    SparkTable,
+    first_line,
+    is_widened,
+)
 from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailable
 
@@ -37,8 +43,6 @@ _BRANCH = re.compile(f"{KEY}_[0-9a-f]{{13}}")
 EXTENSIONS = "IcebergSparkSessionExtensions"
 MAX_AGE, MAX_AGE_DEFAULT = "history.expire.max-snapshot-age-ms", 5 * 24 * 3600 * 1000
 """Property that says how long snapshots are kept, in milliseconds, and what the connector takes without it."""
-TRIES = 12
-"""Times that a commit of metadata is repeated where others come before it, beside the table's own retries."""
 _OVERTAKEN = ("CommitFailedException", "CommitStateUnknownException")
 
 
@@ -46,6 +50,7 @@ class IcebergTable(SparkTable):
     """Implements :class:`SparkTable`."""
 
     format = "iceberg"
+    overtaken = ("Cannot fast-forward",)
 
     def __init__(self, session: "SparkSession", name: str) -> None:
         """See :class:`SparkTable`."""
@@ -57,12 +62,6 @@ class IcebergTable(SparkTable):
         self._present, self._lost = set[str](), set[str]()
         self._line = Line()
         self._snapshots = dict[str, Any]()
-
-    def with_session(self, session: "SparkSession") -> Self:
-        """See :meth:`SparkTable.with_session`."""
-        table = super().with_session(session)
-        table._snapshots = self._snapshots
-        return table
 
     creation: ClassVar[Mapping[str, str]] = {"commit.retry.num-retries": "20"}
     creation_to_follow: ClassVar[Mapping[str, str]] = {
@@ -98,7 +97,8 @@ class IcebergTable(SparkTable):
         properties = self.all_properties()
         head = properties.get(CURRENT, "none")
         if head != self._seen:
-            snapshots = self._list_snapshots()
+            # What has been read of a snapshot and those before it never changes.
+            snapshots = self._snapshots if head in self._snapshots else self._list_snapshots()
             self._line = Line.read(head, snapshots)
             summaries = [summary for summary in _list_ancestors(head, snapshots) if _is_ours(summary)]
             found = [(_find_token(summary), _find_note(summary, snapshots)) for summary in summaries]
@@ -108,7 +108,14 @@ class IcebergTable(SparkTable):
             self._seen = head
         left = properties.get(HEAD, "")
         cut_off = left.partition("@")[0] if left and not self._line.comes_from(left) else ""
-        return LogState.read(self._notes, properties, present=self._present, lost=self._lost, cut_off=cut_off)
+        return LogState.read(
+            self._notes,
+            properties,
+            present=self._present,
+            lost=self._lost,
+            cut_off=cut_off,
+            head=self._line.head,
+        )
 
     def describe_head(self) -> dict[str, str]:
         """See :meth:`SparkTable.describe_head`."""
@@ -152,49 +159,27 @@ class IcebergTable(SparkTable):
         """See :meth:`SparkTable.note_settings`."""
         return {f"{_PROPERTY}.{name}": value for name, value in ((WAP, note.token), (KEY, note.to_json()))}
 
-    def merge_view(self, note: Note, make_statement: Callable[[str], str]) -> None:
-        """See :meth:`SparkTable.merge_view`."""
-        self._replace(note, make_statement)
-
-    def clear_noted(self, note: Note) -> None:
-        """See :meth:`SparkTable.clear_noted`. The delete of whole files keeps no note: a fence has to follow it."""
-        self._replace(note, lambda branch: f"DELETE FROM {branch}")  # noqa: S608
-
-    def _replace(self, note: Note, make_statement: Callable[[str], str]) -> None:
-        """Run a statement that replaces rows in a branch, and make the branch the table.
+    def replace_rows(self, session: "SparkSession", state: LogState, make_statement: MakeStatement) -> None:
+        """See :meth:`SparkTable.replace_rows`. It is done in a branch, which then becomes the table.
 
         Such a commit cannot be cherry-picked: its snapshot becomes that of the table as it is, by a fast-forward, or is
-        refused where any other commit came first. Then it is made again, unless the note's token is taken by now.
+        refused where any other commit came first. The delete of whole files keeps no note: a fence has to follow it.
         """
-        for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
-            branch = make_branch(secrets.randbelow(2**52))
-            try:
-                self._replace_by(branch, note, make_statement)
-            except SPARK_ERRORS as error:
-                if "Cannot fast-forward" not in str(error):
-                    raise
-                if number == TRIES:
-                    raise SinkUnavailable(f"Other commits came before ours in {self.name}, {TRIES} times.") from None
-                log.info("%s was committed to by others, merging again: %s", self.name, first_line(error))
-                time.sleep(pause)
-            else:
-                return
-            finally:
-                self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
+        branch = make_branch(secrets.randbelow(2**52))
+        try:
+            self._replace_in_branch(branch, session, state.head.partition("@")[0], make_statement)
+        finally:
+            self._commit(f"ALTER TABLE {self.quoted} DROP BRANCH IF EXISTS `{branch}`")
 
-    def _replace_by(self, branch: str, note: Note, make_statement: Callable[[str], str]) -> None:
-        self.refresh()
-        self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH `{branch}`")
-        fork, snapshots = self._read_branch(branch)
-        before = _list_ancestors(fork, snapshots)
-        if any(note.token in (summary.get(WAP), summary.get(PUBLISHED)) for summary in before):
-            return
-        # Properties are read behind the snapshots: what was expired by then had been kept in one before.
-        notes = [found for each in before if _is_ours(each) and (found := _find_note(each, snapshots)) is not None]
-        if not LogState.read(notes, self.properties()).admits(note):
-            return
+    def _replace_in_branch(
+        self, branch: str, session: "SparkSession", fork: str, make_statement: MakeStatement
+    ) -> None:
+        self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH `{branch}` AS OF VERSION {fork}")
         # Made behind the fork, so that what it relies on is refused with it where another commit came first.
-        self.run(make_statement(self._quote_branch(branch)))
+        statement = make_statement(self._quote_branch(branch))
+        self.refresh(session)
+        session.sql(statement)
+        self.refresh()
         head, snapshots = self._read_branch(branch)
         if head == fork:
             return
@@ -279,10 +264,10 @@ class IcebergTable(SparkTable):
             f"CALL {self._procedures}.expire_snapshots(table => '{self.quoted}', older_than => TIMESTAMP '{before}')"
         )
 
-    def refresh(self) -> None:
-        """Let the session forget what its catalog has cached of the table, if it may cache any."""
+    def refresh(self, session: "SparkSession | None" = None) -> None:
+        """Let a session, or that of the table, forget what its catalog has cached of the table, if it may cache any."""
         if self._may_be_cached:
-            self.run(f"REFRESH TABLE {self.quoted}")
+            (session or self.session).sql(f"REFRESH TABLE {self.quoted}")
 
     def _publish_branch(self, branch: str, note: Note) -> None:
         call = f"CALL {self._procedures}.cherrypick_snapshot('{self.quoted}', {self._read_branch(branch)[0]})"

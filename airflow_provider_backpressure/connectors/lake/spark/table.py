@@ -1,13 +1,15 @@
 """A table of the cluster's catalog, through the connector that the cluster has for its format."""
 
+import logging
 import re
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pyspark.errors import (
     AnalysisException,
@@ -23,12 +25,15 @@ from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_sess
     ask,
     clone_session,
 )
+from airflow_provider_backpressure.core.poll_policy import PollPolicy
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused, SinkUnavailable, strip_frames
 from airflow_provider_backpressure.spark.column_types import carrier, declare_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 LOST_IN_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
 """Texts that some formats keep as NULL in a column that a table is partitioned by."""
@@ -46,6 +51,10 @@ _DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 _LOST = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INVALID_HANDLE", "SESSION_", "Channel closed", "RETRIES_EXCEEDED")
 _REFUSALS = (AnalysisException, IllegalArgumentException, UnsupportedOperationException)
 _FIRST_LINE = 400
+TRIES = 12
+"""Times that a commit is tried where others come before it, beside the table's own retries."""
+MakeStatement = Callable[[str], str]
+"""Returns the statement for a target, which is the table or a branch of it."""
 MakeMerge = Callable[[str, str], str]
 """Returns the statement for a target, and the view that holds the rows."""
 
@@ -55,6 +64,8 @@ class SparkTable(ABC):
 
     format: str
     """As ``USING`` names it."""
+    overtaken: ClassVar[tuple[str, ...]]
+    """Parts of the errors of a statement that replaces rows where another commit came first."""
 
     def __init__(self, session: "SparkSession", name: str) -> None:
         """Read nothing yet. ``name``: ``catalog.schema.table``."""
@@ -165,14 +176,10 @@ class SparkTable(ABC):
 
     def clear(self, note: Note) -> None:
         """Delete every row in one commit, unless the note's token is taken. :meth:`state` says what was done."""
-        with self._in_noted_session(note) as table:
-            table.clear_noted(note)
+        self._replace(note, lambda target: f"DELETE FROM {target}")  # noqa: S608
 
     def merge(self, note: Note, rows: "DataFrame", make_merge: "MakeMerge") -> None:
-        """Commit what a MERGE makes of the rows of a slice, as :meth:`publish` does.
-
-        Only settings of a session give the commit of a MERGE or a DELETE its note, so each has a session of its own.
-        """
+        """Commit what a MERGE makes of the rows of a slice, as :meth:`publish` does."""
         with self._merging:
             if not note.about["rows"] and not note.about["deleted"]:
                 self.publish(note, rows)
@@ -180,23 +187,35 @@ class SparkTable(ABC):
             view = f"{KEY}_{note.nonce:013x}"
             rows.createOrReplaceTempView(view)
             try:
-                with self._in_noted_session(note) as table:
-                    table.merge_view(note, lambda target: make_merge(target, view))
+                self._replace(note, lambda target: make_merge(target, view))
             finally:
                 self.session.catalog.dropTempView(view)
 
-    @contextmanager
-    def _in_noted_session(self, note: Note) -> Iterator[Self]:
-        """Give this table in a session whose commits have the note."""
+    def _replace(self, note: Note, make_statement: "MakeStatement") -> None:
+        """Replace rows in one commit, unless the note's token is taken; again where other commits come first.
+
+        Only settings of a session give the commit of a MERGE or a DELETE its note, so each has a session of its own.
+        """
         zone = {TIME_ZONE: "UTC"} if self.depends_on_zone() else {}
         with clone_session(self.session) as session:
             for name, value in {**zone, **self.note_settings(note)}.items():
                 session.conf.set(name, value)
-            yield self.with_session(session)
-
-    def with_session(self, session: "SparkSession") -> Self:
-        """Return this table in another session."""
-        return type(self)(session, self.name)
+            for number, pause in enumerate(PollPolicy(jitter=True).waits(), start=1):
+                state = self.state()
+                if not state.admits(note):
+                    return
+                try:
+                    self.replace_rows(session, state, make_statement)
+                except SPARK_ERRORS as error:
+                    if not any(sign in str(error) for sign in self.overtaken):
+                        raise
+                    if number == TRIES:
+                        text = f"Other commits came before ours in {self.name}, {TRIES} times."
+                        raise SinkUnavailable(text) from strip_frames(error)
+                    log.info("%s was committed to by others, trying again: %s", self.name, first_line(error))
+                    time.sleep(pause)
+                else:
+                    return
 
     @abstractmethod
     def note_settings(self, note: Note) -> dict[str, str]:
@@ -204,13 +223,8 @@ class SparkTable(ABC):
         ...
 
     @abstractmethod
-    def merge_view(self, note: Note, make_statement: Callable[[str], str]) -> None:
-        """Do what :meth:`merge` says by the statement for a target, which is the table or a branch of it."""
-        ...
-
-    @abstractmethod
-    def clear_noted(self, note: Note) -> None:
-        """Do what :meth:`clear` says, in a session that has the note's settings."""
+    def replace_rows(self, session: "SparkSession", state: LogState, make_statement: "MakeStatement") -> None:
+        """Run a statement in a session that has a note's settings, on top of what the table's log says, or fail."""
         ...
 
     @abstractmethod

@@ -159,8 +159,10 @@ class PostgresLog:
     def release(self, upto: LogPosition) -> None:
         slot = find_slot(self._session, self.stream)
         if slot is not None and slot.confirmed is not None and slot.confirmed < upto and not slot.lost:
+            values = {"slot": self.stream, "upto": lsn(upto.at).text, "since": lsn(slot.confirmed.at).text}
             try:
-                self._session.rows(_ADVANCE, (self.stream, lsn(upto.at).text))
+                self._session.rows(_ADVANCE, values)
+                self._session.rows(_FREE, values)
             except SourceUnavailable as error:
                 if not isinstance(error.__cause__, psycopg.errors.ObjectInUse):
                     raise
@@ -409,7 +411,17 @@ def make_log_query(stream: str, table: QualifiedName) -> str:
 
 
 _CREATE = sql.SQL("SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)")
-_ADVANCE = sql.SQL("SELECT end_lsn::text FROM pg_replication_slot_advance(%s, %s::pg_lsn)")
+_ADVANCE = sql.SQL("SELECT end_lsn::text FROM pg_replication_slot_advance(%(slot)s, %(upto)s::pg_lsn)")
+# The server begins to decode at a place before what is confirmed, and keeps the log from there on. Moved on once, that
+# is the first such place behind what was confirmed before: a whole window would be kept, and decoded with the next one.
+# Where an open transaction holds the place further back, another try would be in vain.
+_FREE = sql.SQL(
+    """
+    SELECT (pg_replication_slot_advance(slot_name, %(upto)s::pg_lsn)).end_lsn::text FROM pg_replication_slots
+    WHERE slot_name = %(slot)s::text::name AND %(upto)s::pg_lsn - restart_lsn > 16 * 2 ^ 20
+      AND %(upto)s::pg_lsn - restart_lsn < 2 * (%(upto)s::pg_lsn - %(since)s::pg_lsn)
+    """
+)
 # The end of each transaction that a window shows: the server passes over those without a change (14 sends them too).
 _CHANGES = sql.SQL(
     """
