@@ -29,6 +29,8 @@ _SETTINGS = (
 )
 LISTING, LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism", 32
 """Setting of a session, and its value where a table's folders are listed."""
+FIRST = 4
+"""Commits that are asked for at first: those of one plan, roughly."""
 MARGIN = 8
 """Commits that may come while the log is read, before it is read once more."""
 _OURS = f'{{"{KEY}"'
@@ -150,7 +152,7 @@ class DeltaTable(SparkTable):
         Each question is answered by the newest ones. So it is asked for more until they reach what was read before,
         however many commits come in between two questions.
         """
-        most = 1
+        most = FIRST
         while True:
             rows = sorted(self._history(most), key=lambda each: int(each["version"]))
             oldest, newest = rows[0]["version"], rows[-1]["version"]
@@ -179,8 +181,8 @@ class DeltaTable(SparkTable):
         """See :meth:`SparkTable.has_kept_columns`. Its log has a commit of each change of columns."""
         return True
 
-    def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
-        """See :meth:`SparkTable.publish`. Only an append takes a token by its options, so an empty one is a fence."""
+    def append(self, note: Note, rows: "DataFrame | None" = None) -> None:
+        """See :meth:`SparkTable.append`. Only an append takes a token by its options, so an empty one is a fence."""
         version = FENCE if note.kind is Kind.FENCE else ATTEMPT
         with self._give_in_utc(note, rows) as frame:
             frame.writeTo(self.quoted).option("txnAppId", note.token).option("txnVersion", str(version)).option(

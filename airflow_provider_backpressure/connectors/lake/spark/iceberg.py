@@ -143,8 +143,8 @@ class IcebergTable(SparkTable):
         rows = self.ask(f"SELECT latest_schema_id FROM {log_of} ORDER BY timestamp DESC, file DESC LIMIT 1")  # noqa: S608
         return str(rows[0][0]) if rows else ""
 
-    def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
-        """See :meth:`SparkTable.publish`."""
+    def append(self, note: Note, rows: "DataFrame | None" = None) -> None:
+        """See :meth:`SparkTable.append`."""
         branch = make_branch(note.nonce)
         self.refresh()
         self._commit(f"ALTER TABLE {self.quoted} CREATE BRANCH IF NOT EXISTS `{branch}`")

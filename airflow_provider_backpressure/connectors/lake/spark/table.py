@@ -18,7 +18,7 @@ from pyspark.errors import (
 )
 from pyspark.sql.types import DataType, ShortType, StructField, StructType
 
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, LogState, Note
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import (
     SPARK_ERRORS,
     TIME_ZONE,
@@ -174,6 +174,14 @@ class SparkTable(ABC):
         """Return no row of this table."""
         return self.session.table(self.quoted).where("false")
 
+    def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
+        """Commit rows, or none, with the note, unless the note's token is taken. :meth:`state` says what was done.
+
+        A slice's note goes in only where :meth:`.LogState.admits` says so.
+        """
+        if note.kind is not Kind.MARK or self.state().admits(note):
+            self.append(note, rows)
+
     def clear(self, note: Note) -> None:
         """Delete every row in one commit, unless the note's token is taken. :meth:`state` says what was done."""
         self._replace(note, lambda target: f"DELETE FROM {target}")  # noqa: S608
@@ -285,8 +293,8 @@ class SparkTable(ABC):
         ...
 
     @abstractmethod
-    def publish(self, note: Note, rows: "DataFrame | None" = None) -> None:
-        """Commit rows, or none, with the note, unless the note's token is taken. :meth:`state` says what was done."""
+    def append(self, note: Note, rows: "DataFrame | None" = None) -> None:
+        """Do what :meth:`publish` says, whatever plan holds the table."""
         ...
 
 

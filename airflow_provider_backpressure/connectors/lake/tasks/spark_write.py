@@ -157,7 +157,7 @@ def commit_once(
 ) -> tuple[Mark, LogState]:
     """Return the slice's mark, and what the table said with it.
 
-    Where ``find`` finds none, what ``prepare`` stages is committed as it says.
+    Where ``find`` finds none, what ``prepare`` stages is committed as it says, if the table admits the mark by then.
     """
     with translate_refusals(table.name):
         found = find(state := table.state())
@@ -165,9 +165,7 @@ def commit_once(
         publish = prepare()
         reach(Step.BEFORE_SINK_COMMIT, attempt.tag)
         with translate_refusals(table.name):
-            found = find(state := table.state())
-            if found is None:
-                found, state = _commit(table, attempt, publish)
+            found, state = _commit(table, attempt, publish)
         reach(Step.AFTER_SINK_COMMIT, attempt.tag)
     return found, state
 

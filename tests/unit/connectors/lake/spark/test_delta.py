@@ -12,7 +12,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
 from airflow_provider_backpressure.connectors.lake.spark import delta
 from airflow_provider_backpressure.connectors.lake.spark import table as spark_table
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import LogState, note_of_clearing, note_of_mark
-from airflow_provider_backpressure.connectors.lake.spark.delta import DeltaTable
+from airflow_provider_backpressure.connectors.lake.spark.delta import FIRST, DeltaTable
 from airflow_provider_backpressure.connectors.lake.spark.table import MakeStatement
 
 PLAN = "plan"
@@ -74,7 +74,7 @@ def test_a_commit_while_the_log_is_read_hides_no_other(meanwhile: list[int]) -> 
     assert len(table.read_state().marks_of(PLAN)) == len(table.log)
 
 
-def test_nothing_but_the_newest_commit_is_asked_for_where_there_is_no_other() -> None:
+def test_the_newest_commits_are_asked_for_once_where_there_are_no_more() -> None:
     """A lane asks after each range."""
     table = Logged()
     table.commit()
@@ -83,7 +83,7 @@ def test_nothing_but_the_newest_commit_is_asked_for_where_there_is_no_other() ->
     table.read_state()
     table.commit()
     table.read_state()
-    assert table.asked == [1, 1]
+    assert table.asked == [FIRST, FIRST]
 
 
 @pytest.mark.statement("X3")
