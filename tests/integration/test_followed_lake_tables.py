@@ -218,11 +218,15 @@ def test_a_table_that_was_set_back_is_left_out_and_read_again(flow: LakeFlow) ->
     flow.cluster.set_back(flow.place("b"), version)
     write_everything(flow, 2)
     third = flow.with_run("run 3")
-    with pytest.raises(
-        AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*no longer has the commit"
-    ):
+    if flow.format == "iceberg":
+        with pytest.raises(
+            AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*no longer has the commit"
+        ):
+            third.plan()
+    else:
+        # The properties of a Delta table go back with it, so that its first window is what does not fit.
         third.plan()
-    with pytest.raises(AirflowFailException, match=r"public\.b: "):
+    with pytest.raises(AirflowFailException, match=r"1 of 3 tables have failed:\n- public\.b: .*(restored|commit)"):
         third.hydrate(third.pushed)
     assert flow.differs("a", "c") == {}
     write_everything(flow, 3)

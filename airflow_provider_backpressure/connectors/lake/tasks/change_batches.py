@@ -55,6 +55,8 @@ class ChangeBatches:
     """A number for each key, by which a key that comes again is found; ``None`` where that is not known."""
     moved: bool = False
     """Whether a row whose key changed is among those that leave something out."""
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The least and the greatest value of each column of the key that holds integers, by the column's number."""
 
     @property
     def schema(self) -> pyarrow.Schema:
@@ -95,6 +97,7 @@ class ChangeBatches:
             "kept": sorted(self.kept),
             "moved": self.moved,
             "once": self.once,
+            "spans": [[place, *span] for place, span in sorted(self.spans.items())],
             "xids": pack_xids(xids if self.kept else ()),
             "read_at": read_at,
         }
@@ -114,6 +117,7 @@ class ChangeBatches:
         batch = pyarrow.record_batch([*own, *typed], schema=schema)
         self.total.update(batch.select([SEQ, OP, *schema.names[len(OWN) :]]))
         self._note_keys(batch.select([f"_{place}" for place in places]))
+        self._note_spans(batch, places)
         return batch
 
     def _note_keys(self, keys: pyarrow.RecordBatch) -> None:
@@ -126,6 +130,14 @@ class ChangeBatches:
             self.keys.append(buffers.numbers(keys.column(0)).astype("u8"))
         else:
             self.keys.append(digest_rows(keys))
+
+    def _note_spans(self, batch: pyarrow.RecordBatch, places: Sequence[int]) -> None:
+        for place in places:
+            values = batch.column(f"_{place}")
+            if pyarrow.types.is_signed_integer(values.type) and values.null_count < len(values):
+                low, high = (pc.min_max(values)[name].as_py() for name in ("min", "max"))
+                before = self.spans.get(place, (low, high))
+                self.spans[place] = min(low, before[0]), max(high, before[1])
 
     def _note(self, found: ChangeColumns) -> None:
         """Keep what is to be known of changes."""

@@ -43,6 +43,8 @@ class ChangeFold:
     """Whether rows whose key changed are among those that leave something out."""
     once: bool = False
     """Whether every key comes once."""
+    spans: Sequence[tuple[int, int, int]] = ()
+    """Numbers of columns of the key, each with the least and the greatest value that comes."""
 
     def fold(self, changes: "DataFrame", trusted: "DataFrame | None" = None) -> "DataFrame":
         """Return a row for each key: :data:`OP`, :data:`UNKNOWN`, the columns by their names, and which values stay.
@@ -90,8 +92,11 @@ class ChangeFold:
 
     def make_merge(self, target: str, view: str) -> str:
         """Return the statement that applies the rows of a view to a target."""
-        same = " AND ".join(f"t.{tick(name)} = s.{tick(name)}" for name in self.write.key)
         names = [column.name for column in self.write.columns]
+        same = " AND ".join(f"t.{tick(name)} = s.{tick(name)}" for name in self.write.key)
+        if self.truncated < 0:
+            # Known before the statement runs, so that files of other keys are not read.
+            same += "".join(f" AND t.{tick(names[n])} BETWEEN {low} AND {high}" for n, low, high in self.spans)
         every = ", ".join(f"t.{tick(name)} = {self._choose(number)}" for number, name in enumerate(names))
         columns, values = (", ".join(f"{prefix}{tick(name)}" for name in names) for prefix in ("", "s."))
         clauses = [

@@ -74,6 +74,7 @@ class Staged:
     kept: tuple[int, ...]
     moved: bool
     once: bool
+    spans: Sequence[tuple[int, int, int]]
     xids: str
     read_at: str
 
@@ -171,6 +172,7 @@ class WindowAttempt:
             truncated=staged.truncated,
             moved=staged.moved,
             once=staged.once,
+            spans=staged.spans,
         )
         if not staged.kept:
             return fold.fold(staged.changes).drop(UNKNOWN, ASK), fold, ""

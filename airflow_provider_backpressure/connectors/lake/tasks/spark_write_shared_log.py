@@ -266,6 +266,7 @@ _NOTHING: dict[str, Any] = {
     "kept": (),
     "moved": False,
     "once": True,
+    "spans": (),
     "xids": "",
     "read_at": "",
 }

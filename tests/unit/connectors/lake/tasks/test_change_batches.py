@@ -132,6 +132,17 @@ def test_whether_every_key_comes_once_is_known(key: tuple[str, ...], once: list[
         assert made.once is wanted
 
 
+def test_the_least_and_the_greatest_integer_of_a_key_are_known() -> None:
+    """Over all batches; of a TRUNCATE there is none, and of texts none is asked for."""
+    made = ChangeBatches(columns=COLUMNS, key=("doc", "id"), way_out=way_out)
+    place = [column.name for column in COLUMNS].index("id")
+    for seq, value in enumerate([b"3", b"-2", None, b"9"], start=1):
+        values = [value if column.name in made.key else None for column in COLUMNS]
+        operation = UPSERT if value is not None else TRUNCATE
+        list(made.read([[change(seq, operation, values, [None, None])]]))
+    assert made.describe((), "")["spans"] == [[place, -2, 9]]
+
+
 def test_whether_keys_of_floating_point_come_again_is_not_known() -> None:
     """0 and -0 are one key, and different bytes."""
     columns = [Column(name="id", type="double precision")]

@@ -38,6 +38,13 @@ def test_what_no_change_holds_stays_as_the_target_has_it() -> None:
     assert "t.`id` = s.`id`," in statement
 
 
+@pytest.mark.parametrize(("truncated", "bounded"), [(-1, True), (3, False)])
+def test_only_rows_of_the_keys_that_come_are_looked_at(*, truncated: int, bounded: bool) -> None:
+    """But for a TRUNCATE, which deletes rows of other keys."""
+    statement = ChangeFold(write=WRITE, kept=(), truncated=truncated, spans=[(0, -5, 7)]).make_merge("t", "v")
+    assert (" ON t.`id` = s.`id` AND t.`id` BETWEEN -5 AND 7 WHEN MATCHED" in statement) is bounded
+
+
 @pytest.mark.parametrize("truncated", [0, 7])
 def test_after_a_truncate_what_the_window_did_not_bring_goes(truncated: int) -> None:
     """Also where that was the first change: numbers may begin at 0."""
