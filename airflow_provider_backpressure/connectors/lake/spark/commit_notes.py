@@ -202,8 +202,8 @@ class LogState:
         notes = list(notes)
         tokens = {note.token for note in notes} if present is None else present
         own = {name: text for name, text in properties.items() if name.startswith(f"{KEY}.")}
-        state = cls(present=tokens, lost=lost, cut_off=cut_off, properties=own, compacted=own.get(COMPACTED, ""))
-        state.head = head
+        compacted = own.get(COMPACTED, "")
+        state = cls(present=tokens, lost=lost, cut_off=cut_off, head=head, properties=own, compacted=compacted)
         if PLAN in properties:
             state._add_holder(from_dict(Holder, unpack(properties[PLAN])), settled=True)
         for name, text in properties.items():
