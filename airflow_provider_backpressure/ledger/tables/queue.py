@@ -32,6 +32,7 @@ _LOCK_LIMIT = sa.select(limit.c.most, limit.c.set_by).where(_THIS_LIMIT).with_fo
 _READ_LIMIT = sa.select(limit.c.most).where(_THIS_LIMIT)
 _MINE = queue.c.hydration_id == sa.bindparam("id")
 _READ_MINE = sa.select(queue).where(_MINE)
+_NEWEST = sa.select(sa.func.max(queue.c.ready_at))
 _START = sa.update(queue).where(_MINE).values(started_at=utc_now())
 
 _ENTRIES = (
@@ -222,6 +223,12 @@ def _key(kind: Shared, name: str) -> dict[str, str]:
     return {"key_kind": kind.value, "key_name": name}
 
 
+def _behind_all(connection: Connection, now: datetime) -> datetime:
+    """Return now, or the first moment behind all places: SQLite's clock has milliseconds, and two may ask in one."""
+    newest: datetime | None = connection.execute(_NEWEST).scalar_one()
+    return now if newest is None else max(now, newest + timedelta(microseconds=1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Mine:
     """A hydration's own place, if it has not lost it."""
@@ -244,7 +251,7 @@ class _Mine:
             there=row is not None,
             left=max(0.0, left),
             started=row is not None and row.started_at is not None,
-            ready_at=row.ready_at if row is not None and left > -REMEMBERED_SECONDS else now,
+            ready_at=row.ready_at if row is not None and left > -REMEMBERED_SECONDS else _behind_all(connection, now),
             now=now,
         )
 

@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -10,6 +11,8 @@ import sqlalchemy as sa
 from airflow_provider_backpressure.core.gate.cluster_queue import Change, Shared
 from airflow_provider_backpressure.core.gate.credit_limits import FixedLimit
 from airflow_provider_backpressure.core.snapshot.spark_messages import Window
+from airflow_provider_backpressure.ledger import models
+from airflow_provider_backpressure.ledger.database import normalize_url
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, register, replan, take
 from tests.support.waiting import until
 
@@ -53,6 +56,21 @@ def test_so_many_go_at_once_and_the_others_in_the_order_in_which_they_were_ready
     complete(ledger, every[2])
     assert [ask(ledger, one).granted for one in (every[6], every[5], every[4])] == [False, False, True]
     assert len(tokens(ledger)) == 4
+
+
+@pytest.mark.statement("H2")
+def test_who_comes_later_is_behind_whatever_the_clock_says(on_tables):
+    """H2: two may ask within a millisecond, the smallest step of SQLite's clock, or a clock is set back."""
+    ledger = on_tables.ledger
+    every = sources(ledger, 8, at_once=1)
+    ask(ledger, every[0]), ask(ledger, every[1])
+    engine = sa.create_engine(normalize_url(on_tables.url), poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        soon = ledger.queue(CLUSTER)[0].ready_at + timedelta(hours=1)
+        connection.execute(sa.update(models.queue).values(ready_at=soon))
+    for one in every[2:]:
+        ask(ledger, one)
+    assert [entry.hydration_id for entry in ledger.queue(CLUSTER)] == every
 
 
 @pytest.mark.statement("H2")
