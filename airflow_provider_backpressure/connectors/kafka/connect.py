@@ -75,6 +75,9 @@ def consumer(endpoint: Endpoint, name: str, **settings: Any) -> "Iterator[tuple[
         "allow.auto.create.topics": False,
         # A broker holds an answer back for so long where it has nothing, which is also what an end takes to be seen.
         "fetch.wait.max.ms": 100,
+        # By itself the client rests for a second whenever its queue was full: several times as long as it takes to
+        # empty. Where few records are asked for, of many partitions, it rests again and again.
+        "fetch.queue.backoff.ms": 10,
     }
     try:
         client = library.Consumer({**_settings(endpoint, name, heard), **reading, **chosen})

@@ -49,8 +49,6 @@ BUFFERS: dict[str, Any] = {
     "queued_min_messages": 50_000,
     "fetch_message_max_bytes": 2 * 2**20,
     "fetch_max_bytes": 16 * 2**20,
-    # By itself the client rests for a second whenever the queue was full: several times as long as it takes to empty.
-    "fetch_queue_backoff_ms": 10,
     # How long a topic that is not there is taken for one that is just being made.
     "topic_metadata_propagation_max_ms": 5000,
 }
