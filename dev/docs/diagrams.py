@@ -10,7 +10,7 @@ from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.gate import hydration_record as phases
 from airflow_provider_backpressure.core.gate.hydration_record import GateState
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
-from airflow_provider_backpressure.core.snapshot import ranges
+from airflow_provider_backpressure.core.transitions import hydration_transitions, range_transitions
 from airflow_provider_backpressure.ledger.tables.control_log import memory_closed, to_json
 from dev.docs.drawing import Arrow, Box, Diagram, Point, Room
 
@@ -194,10 +194,10 @@ def diagrams() -> dict[str, Diagram]:
     gate_arrows = {(before, after) for (before, _, _), after in gate().items()}
     return {
         "states-range": _drawn(
-            "States of a range", (920, 460), state_machine(ranges.LEGAL), RANGE_PLACES, RANGE_ARROWS
+            "States of a range", (920, 460), state_machine(range_transitions.LEGAL), RANGE_PLACES, RANGE_ARROWS
         ),
         "states-hydration": _drawn(
-            "Phases of a hydration", (800, 220), state_machine(phases.LEGAL), PHASE_PLACES, PHASE_ARROWS
+            "Phases of a hydration", (800, 220), state_machine(hydration_transitions.LEGAL), PHASE_PLACES, PHASE_ARROWS
         ),
         "states-gate": _drawn("States of the gate", (860, 260), gate_arrows, GATE_PLACES, GATE_ARROWS),
         "architecture": _architecture(),

@@ -21,11 +21,10 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow_provider_backpressure import sinks, sources
 from airflow_provider_backpressure.cli.definition import get_commands
 from airflow_provider_backpressure.core.capacity.saturation_curve import Bound
-from airflow_provider_backpressure.core.gate import hydration_record as phases
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.progress.notified_events import Kind
 from airflow_provider_backpressure.core.push import channel_counters as push_counts
-from airflow_provider_backpressure.core.snapshot import ranges
+from airflow_provider_backpressure.core.transitions import hydration_transitions, range_transitions
 from airflow_provider_backpressure.hooks.backpressure import MYSQL_OPTIONS
 from airflow_provider_backpressure.ledger.models import metadata
 from airflow_provider_backpressure.provider_info import get_provider_info
@@ -149,7 +148,10 @@ def drawn(name: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("heading", "name", "legal"),
-    [("A range", "states-range", ranges.LEGAL), ("A hydration", "states-hydration", phases.LEGAL)],
+    [
+        ("A range", "states-range", range_transitions.LEGAL),
+        ("A hydration", "states-hydration", hydration_transitions.LEGAL),
+    ],
     ids=["range", "hydration"],
 )
 def test_state_diagrams_are_the_legal_transitions(

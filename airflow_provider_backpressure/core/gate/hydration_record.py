@@ -11,7 +11,6 @@ from airflow_provider_backpressure.core.gate.signals import Decision
 from airflow_provider_backpressure.core.gate.task_activity import Activity
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
-from airflow_provider_backpressure.exceptions import IllegalTransition
 
 
 class Phase(StrEnum):
@@ -23,20 +22,6 @@ class Phase(StrEnum):
     """The committed frontier has reached the snapshot's; increments follow."""
     REHYDRATION = "rehydration"
     """Trust in ledger or target was lost; the target is brought back to the frontier."""
-
-
-LEGAL: dict[Phase, frozenset[Phase]] = {
-    Phase.HYDRATION: frozenset({Phase.STEADY_STATE, Phase.REHYDRATION}),
-    Phase.STEADY_STATE: frozenset({Phase.REHYDRATION}),
-    Phase.REHYDRATION: frozenset({Phase.STEADY_STATE}),
-}
-
-
-def advance(phase: Phase, to: Phase) -> Phase:
-    """Return ``to`` where the step is legal; :class:`IllegalTransition` otherwise."""
-    if to not in LEGAL[phase]:
-        raise IllegalTransition(f"A hydration cannot go from {phase} to {to}.")
-    return to
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 
 from airflow_provider_backpressure.core.snapshot.bounds import FIRST, Bounds, LogBounds, OffsetBounds
-from airflow_provider_backpressure.exceptions import IllegalTransition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,23 +43,6 @@ class RangeState(StrEnum):
 
 SKIPPED = "skipped: "
 """How the error of a range begins that a person has left out; why follows."""
-
-LEGAL: dict[RangeState, frozenset[RangeState]] = {
-    # The sink's marker wins: one found later commits a range that the ledger had set back or given up.
-    RangeState.PLANNED: frozenset({RangeState.ADMITTED, RangeState.COMMITTED, RangeState.REVOKED}),
-    RangeState.ADMITTED: frozenset({RangeState.COMMITTED, RangeState.PLANNED, RangeState.FAILED, RangeState.REVOKED}),
-    RangeState.FAILED: frozenset({RangeState.PLANNED, RangeState.COMMITTED, RangeState.REVOKED}),
-    # A person's repair removes rows and marker from the sink, and the range is read once more.
-    RangeState.COMMITTED: frozenset({RangeState.PLANNED}),
-    RangeState.REVOKED: frozenset(),
-}
-
-
-def advance(state: RangeState, to: RangeState) -> RangeState:
-    """Return ``to`` where the step is legal; :class:`IllegalTransition` otherwise."""
-    if to not in LEGAL[state]:
-        raise IllegalTransition(f"A range cannot go from {state} to {to}.")
-    return to
 
 
 @dataclass(frozen=True, kw_only=True)

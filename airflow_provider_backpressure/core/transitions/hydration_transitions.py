@@ -8,10 +8,10 @@ from airflow_provider_backpressure.core.gate.cluster_queue import Change
 from airflow_provider_backpressure.core.gate.credit_limits import Limit
 from airflow_provider_backpressure.core.gate.gate_event import Diff
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
-from airflow_provider_backpressure.core.gate.hydration_record import advance as advance_phase
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.transitions.range_transitions import lease_runs
+from airflow_provider_backpressure.exceptions import IllegalTransition
 
 ALPHA = 0.5
 """Weight of the newest commit in the moving mean of commit latency: one from before a fall is forgotten after five."""
@@ -19,6 +19,19 @@ DECAY = 0.98
 """How much of the largest memory seen is still expected after each further range: half of it after 34."""
 SAMPLE_SECONDS = 1.0
 """Least time between two samples of a hydration."""
+
+LEGAL: dict[Phase, frozenset[Phase]] = {
+    Phase.HYDRATION: frozenset({Phase.STEADY_STATE, Phase.REHYDRATION}),
+    Phase.STEADY_STATE: frozenset({Phase.REHYDRATION}),
+    Phase.REHYDRATION: frozenset({Phase.STEADY_STATE}),
+}
+
+
+def advance(phase: Phase, to: Phase) -> Phase:
+    """Return ``to`` where the step is legal; :class:`IllegalTransition` otherwise."""
+    if to not in LEGAL[phase]:
+        raise IllegalTransition(f"A hydration cannot go from {phase} to {to}.")
+    return to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +183,14 @@ def start_plan(figures: Figures, plan: Plan) -> Figures:
         return anew
     # What was landed before is brought back rather than read for the first time.
     rebuilt = figures.phase is Phase.STEADY_STATE or (plan.landed and figures.phase is Phase.HYDRATION)
-    phase = advance_phase(figures.phase, Phase.REHYDRATION) if rebuilt else figures.phase
+    phase = advance(figures.phase, Phase.REHYDRATION) if rebuilt else figures.phase
     return replace(anew, phase=phase, hydrated_at=None)
 
 
 def restore(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a plan that was taken over from the sink: trust was lost, and is won back."""
     lost = figures.phase is not Phase.REHYDRATION
-    phase = advance_phase(figures.phase, Phase.REHYDRATION) if lost else figures.phase
+    phase = advance(figures.phase, Phase.REHYDRATION) if lost else figures.phase
     return replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, phase=phase, hydrated_at=None)
 
 
@@ -185,7 +198,7 @@ def finish(figures: Figures, now: datetime) -> Figures:
     """Return the figures of a hydration whose ranges are all committed; an increment leaves it hydrated."""
     if figures.phase is Phase.STEADY_STATE:
         return figures
-    return replace(figures, phase=advance_phase(figures.phase, Phase.STEADY_STATE), hydrated_at=now)
+    return replace(figures, phase=advance(figures.phase, Phase.STEADY_STATE), hydrated_at=now)
 
 
 TOLD = ("phase", "credits", "slots", "commit_seconds", "range_memory_bytes", "paused_by")

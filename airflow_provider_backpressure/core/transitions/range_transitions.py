@@ -10,11 +10,28 @@ from airflow_provider_backpressure.core.snapshot.ranges import (
     PlannedRange,
     RangeRecord,
     RangeState,
-    advance,
     attempt_tag,
 )
+from airflow_provider_backpressure.exceptions import IllegalTransition
 
 ERROR_LENGTH = 4000
+
+LEGAL: dict[RangeState, frozenset[RangeState]] = {
+    # The sink's marker wins: one found later commits a range that the ledger had set back or given up.
+    RangeState.PLANNED: frozenset({RangeState.ADMITTED, RangeState.COMMITTED, RangeState.REVOKED}),
+    RangeState.ADMITTED: frozenset({RangeState.COMMITTED, RangeState.PLANNED, RangeState.FAILED, RangeState.REVOKED}),
+    RangeState.FAILED: frozenset({RangeState.PLANNED, RangeState.COMMITTED, RangeState.REVOKED}),
+    # A person's repair removes rows and marker from the sink, and the range is read once more.
+    RangeState.COMMITTED: frozenset({RangeState.PLANNED}),
+    RangeState.REVOKED: frozenset(),
+}
+
+
+def advance(state: RangeState, to: RangeState) -> RangeState:
+    """Return ``to`` where the step is legal; :class:`IllegalTransition` otherwise."""
+    if to not in LEGAL[state]:
+        raise IllegalTransition(f"A range cannot go from {state} to {to}.")
+    return to
 
 
 def commit(record: RangeRecord, *, attempt: int, rows: int, bytes: int, checksum: str, now: datetime) -> RangeRecord:

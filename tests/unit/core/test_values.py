@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint, endpoints_from_json, endpoints_to_json
-from airflow_provider_backpressure.core.gate import hydration_record as phases
 from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning.range_size import rows_per_range
 from airflow_provider_backpressure.core.poll_policy import PollPolicy
-from airflow_provider_backpressure.core.snapshot import ranges
 from airflow_provider_backpressure.core.snapshot.application_request import Request
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, cover
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag, number_ranges, slice_id
@@ -27,6 +25,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Transform,
     WriteSpec,
 )
+from airflow_provider_backpressure.core.transitions import hydration_transitions, range_transitions
 from airflow_provider_backpressure.exceptions import IllegalTransition, InvalidDeclaration
 from airflow_provider_backpressure.testing import ManualClock
 
@@ -139,20 +138,20 @@ def test_an_attempt_tag_fits_into_an_application_name():
 def test_illegal_steps_of_a_range_raise(state):
     """Only the table's steps exist; nothing leaves revoked, and committed is left for a repair only."""
     for to in RangeState:
-        if to in ranges.LEGAL[state]:
-            assert ranges.advance(state, to) is to
+        if to in range_transitions.LEGAL[state]:
+            assert range_transitions.advance(state, to) is to
         else:
             with pytest.raises(IllegalTransition):
-                ranges.advance(state, to)
-    assert ranges.LEGAL[RangeState.COMMITTED] == {RangeState.PLANNED}
-    assert ranges.LEGAL[RangeState.REVOKED] == frozenset()
+                range_transitions.advance(state, to)
+    assert range_transitions.LEGAL[RangeState.COMMITTED] == {RangeState.PLANNED}
+    assert range_transitions.LEGAL[RangeState.REVOKED] == frozenset()
 
 
 def test_illegal_steps_of_a_hydration_raise():
     """A hydration never goes back to its first phase."""
-    assert phases.advance(Phase.HYDRATION, Phase.STEADY_STATE) is Phase.STEADY_STATE
+    assert hydration_transitions.advance(Phase.HYDRATION, Phase.STEADY_STATE) is Phase.STEADY_STATE
     with pytest.raises(IllegalTransition):
-        phases.advance(Phase.STEADY_STATE, Phase.HYDRATION)
+        hydration_transitions.advance(Phase.STEADY_STATE, Phase.HYDRATION)
 
 
 SPEC = RangeSpec(

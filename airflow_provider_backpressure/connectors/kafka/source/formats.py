@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 from airflow_provider_backpressure.connectors.kafka import avro_schema, protobuf_schema
 from airflow_provider_backpressure.connectors.kafka.debezium_envelope import find_row
 from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
-from airflow_provider_backpressure.connectors.kafka.source import json_schema, key_text
-from airflow_provider_backpressure.connectors.kafka.source.key_text import Form
+from airflow_provider_backpressure.connectors.kafka.source import json_schema, key_compatibility
+from airflow_provider_backpressure.connectors.kafka.source.key_compatibility import Form
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import AVRO, JSON, PROTOBUF, Version
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 
@@ -122,11 +122,11 @@ class Avro(Registered):
 
     def key_form(self, version: Version) -> Form:
         """See :meth:`Registered.key_form`."""
-        return key_text.avro_form(self._parse(version))
+        return key_compatibility.avro_form(self._parse(version))
 
     def other_key(self, version: Version, latest: Version) -> str:
         """See :meth:`Registered.other_key`."""
-        return key_text.other_avro_key(self._parse(version), self._parse(latest))
+        return key_compatibility.other_avro_key(self._parse(version), self._parse(latest))
 
     def _parse(self, version: Version) -> avro_schema.Node:
         return avro_schema.parse(version.schema, [text for _, text in version.references])
@@ -240,12 +240,12 @@ class Protobuf(Registered):
     def key_form(self, version: Version) -> Form:
         """See :meth:`Registered.key_form`."""
         found = _load_protobuf(version).messages.get(self.message)
-        return None if found is None else key_text.protobuf_form(found)
+        return None if found is None else key_compatibility.protobuf_form(found)
 
     def other_key(self, version: Version, latest: Version) -> str:
         """See :meth:`Registered.other_key`."""
         writer, reader = (_load_protobuf(each).messages.get(self.message) for each in (version, latest))
-        return "" if writer is None or reader is None else key_text.other_protobuf_key(writer, reader)
+        return "" if writer is None or reader is None else key_compatibility.other_protobuf_key(writer, reader)
 
     def identity(self) -> list[Any]:
         """Return what makes other columns of the same records."""

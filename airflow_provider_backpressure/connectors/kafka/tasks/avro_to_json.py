@@ -64,7 +64,7 @@ def read_text(node: Node, data: bytes, at: int, depth: int = 0) -> Read:
 
 
 def read_as(writer: Node, reader: Node, data: bytes, at: int) -> Read:
-    """Return a record, or null, as the text that it has by another schema that ``source.key_text`` allows."""
+    """Return a record, or null, as the text that it has by another schema that ``source.key_compatibility`` allows."""
     record = writer
     if writer.kind == "union":
         branch, at = read_long(data, at)

@@ -16,13 +16,14 @@ import pyarrow
 
 from airflow_provider_backpressure.connectors.lake.base_table import LakeTable, address_of, open_table
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark, mint_nonce
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import Files, cast
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import Files, cast, check_years, to_row
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, RangeSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkUnavailable
 from airflow_provider_backpressure.spark.column_types import arrow_schema
 from airflow_provider_backpressure.spark.refused_rows import Row, alone, full, kept_of, key_of
+from airflow_provider_backpressure.spark.stream_end import name_place
 
 ENDING = "_quarantine"
 COLUMNS = (
@@ -82,6 +83,29 @@ class QuarantineWriter:
         values = (self.attempt.plan_id, self.attempt.slice_id, self.spec.write.fence, key_of(self.spec, row), reason)
         names = (column.name for column in COLUMNS)
         self._rows.append(dict(zip(names, (*values, kept_of(row), datetime.now(UTC)), strict=True)))
+
+    def put_what_fits(self, files: Files, batch: pyarrow.RecordBatch, marks: pyarrow.RecordBatch | None) -> None:
+        """Write a batch but for rows whose values the table's types cannot hold: it is halved until they are alone.
+
+        ``marks``: of an ordered plan, see :func:`.split_marks`.
+        """
+        with files.table.translate_errors():
+            try:
+                rows = cast(batch, files.schema)
+                if files.table.has_year_limit(self.spec.write.mode):
+                    check_years(rows)
+            except pyarrow.ArrowInvalid as error:
+                reason = " ".join(str(error).split())
+            else:
+                files.put(rows, marks)
+                return
+        if batch.num_rows == 1:
+            place = {} if marks is None else name_place(marks.to_pylist()[0])
+            self.refuse({**to_row(batch), **place}, reason)
+            return
+        half = batch.num_rows // 2
+        for start, rest in ((0, half), (half, batch.num_rows - half)):
+            self.put_what_fits(files, batch.slice(start, rest), None if marks is None else marks.slice(start, rest))
 
     def commit(self) -> int:
         """Make the rows visible where they are kept, once, and return how many of the range are there.

@@ -9,7 +9,7 @@ import pyarrow
 from airflow_provider_backpressure.connectors.lake.base_table import LakeTable, open_table
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import Order, within
 from airflow_provider_backpressure.connectors.lake.markers import Attempt, Mark
-from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import Files, cast, check_years, to_row
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import Files, cast
 from airflow_provider_backpressure.connectors.lake.tasks.quarantine import QuarantineWriter
 from airflow_provider_backpressure.connectors.lake.tasks.time_report import report_times
 from airflow_provider_backpressure.core.config import Mode
@@ -30,7 +30,6 @@ from airflow_provider_backpressure.spark.stream_end import (
     apart,
     check_names,
     complete,
-    name_place,
     split_marks,
     to_one_slice,
 )
@@ -110,35 +109,11 @@ def _stage(files: Files, spec: RangeSpec, batches: Iterable[pyarrow.RecordBatch]
         check_names(good, spec.write)
         for row, reason in bad:
             aside.refuse(row, reason)
-        _put(files, good, marks, aside)
+        aside.put_what_fits(files, good, marks)
         reach(Step.IN_COPY, files.attempt.tag)
     kept = aside.commit()
     with files.table.translate_errors():
         return files.finish(quarantined=kept)
-
-
-def _put(files: Files, batch: pyarrow.RecordBatch, marks: pyarrow.RecordBatch | None, aside: QuarantineWriter) -> None:
-    """Write a batch but for rows whose values the table's types cannot hold: it is halved until they are alone.
-
-    ``marks``: of an ordered plan, see :func:`.split_marks`.
-    """
-    with files.table.translate_errors():
-        try:
-            rows = cast(batch, files.schema)
-            if files.table.has_year_limit(aside.spec.write.mode):
-                check_years(rows)
-        except pyarrow.ArrowInvalid as error:
-            reason = " ".join(str(error).split())
-        else:
-            files.put(rows, marks)
-            return
-    if batch.num_rows == 1:
-        place = {} if marks is None else name_place(marks.to_pylist()[0])
-        aside.refuse({**to_row(batch), **place}, reason)
-        return
-    half = batch.num_rows // 2
-    for start, rest in ((0, half), (half, batch.num_rows - half)):
-        _put(files, batch.slice(start, rest), None if marks is None else marks.slice(start, rest), aside)
 
 
 def _result(mark: Mark, attempt: Attempt) -> SliceResult:
