@@ -380,7 +380,7 @@ class MemoryMirror:
     def check(self, write: WriteSpec, split: Sequence[str]) -> None:
         """See ``MirrorTarget.check``: integers are ordered alike."""
 
-    def rows(self) -> int:
+    def rows(self, near: int | None = None) -> int:
         return len(self.sink.rows)
 
     def files(self) -> str:

@@ -74,10 +74,10 @@ def difference(source: Endpoint, one: str, sink: Endpoint, other: str) -> tuple[
 
 
 @contextmanager
-def another(endpoint: Endpoint) -> Iterator[Endpoint]:
-    """A second database on the same server, dropped afterwards."""
+def another(endpoint: Endpoint, options: str = "") -> Iterator[Endpoint]:
+    """A second database on the same server, dropped afterwards; ``options`` of CREATE DATABASE."""
     name = f"{endpoint.database}_other"
-    execute(endpoint, f"CREATE DATABASE {name}")
+    execute(endpoint, f"CREATE DATABASE {name} {options}")
     try:
         yield replace(endpoint, database=name)
     finally:

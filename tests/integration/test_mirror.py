@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.sink import mirror_target
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_slice
 from airflow_provider_backpressure.core.config import Budget, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -146,12 +147,12 @@ def test_a_marker_of_an_earlier_release_is_no_proof(database: Endpoint, composed
     mirror(composed, "first")
     run(
         database,
-        "UPDATE raw.backpressure_commit SET checksum = replace(checksum, 'pgsend-hash64', 'pgcopy-xxh3')",
+        "UPDATE raw.backpressure_commit SET checksum = replace(checksum, 'pgvalue-hash64', 'pgcopy-xxh3')",
     )
     before = written(database)
     second = mirror(composed, "second")
     assert len(second.markers) == 3
-    assert {marker.checksum.partition(":")[0] for marker in second.markers.values()} == {"pgsend-hash64"}
+    assert {marker.checksum.partition(":")[0] for marker in second.markers.values()} == {"pgvalue-hash64"}
     assert written(database) == before
     assert mirror(composed, "third").markers == {}
 
@@ -168,7 +169,7 @@ def test_rows_that_exchange_their_values_are_written(database: Endpoint, compose
 def test_a_target_that_others_changed_is_found_by_its_servers_checksum(database: Endpoint, composed: Composed) -> None:
     mirror(composed, "first")
     run(database, "UPDATE raw.t SET code = 'theirs' WHERE id = 1500")
-    with pytest.raises(VerificationFailed, match="checksum is pgsend-hash64"):
+    with pytest.raises(VerificationFailed, match="checksum is pgvalue-hash64"):
         mirror(composed, "second")
 
 
@@ -429,6 +430,22 @@ def test_a_run_that_would_delete_too_much_stops_before_its_first_delete(database
         mirror(composed, "third")
     mirror(composed, "third", allow_deletes=True)
     assert run(database, "SELECT count(*) FROM raw.t") == [(0,)]
+
+
+def test_the_servers_estimate_is_taken_only_where_it_is_about_what_the_source_holds(
+    database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting a large target costs as much as reading it, and a wrong estimate must not stop a run."""
+    mirror(composed, "first")
+    run(database, "ALTER TABLE raw.t SET (autovacuum_enabled = off)", "ANALYZE raw.t")
+    run(database, "DELETE FROM raw.t WHERE id <= 100")
+    with composed.open() as ports:
+        target = ports.sink.mirror()
+        assert target.rows(near=ROWS) == ROWS - 100, "a small one is counted"
+        monkeypatch.setattr(mirror_target, "QUICKLY_COUNTED_ROWS", 10)
+        assert target.rows(near=ROWS) == ROWS
+        assert target.rows(near=ROWS // 2) == ROWS - 100
+        assert target.rows() == ROWS - 100
 
 
 def test_rows_that_were_all_exchanged_stop_the_range_that_passes_the_limit(

@@ -74,7 +74,7 @@ def with_brake(
     """
     if allowed or budget.max_deletes >= 1 or (closes is not None and closes.write.most_deleted is None):
         return draft
-    held = target.rows()
+    held = target.rows(near=snapshot.total if snapshot.total_exact else None)
     most = math.floor(held * budget.max_deletes)
     if closes is not None and closes.write.most_deleted is not None:
         most = closes.write.most_deleted - target.count_deleted(closes.plan_id)

@@ -100,8 +100,11 @@ class MirrorTarget(Protocol):
         """Raise ``SinkRefused`` where ranges of these columns may hold other rows in the target than in the source."""
         ...
 
-    def rows(self) -> int:
-        """Return how many rows the target holds, of a very large one the server's estimate."""
+    def rows(self, near: int | None = None) -> int:
+        """Return how many rows the target holds, of a very large one the server's estimate.
+
+        So it may for a large one of which the estimate is about ``near``, the rows that the source holds.
+        """
         ...
 
     def check_rewrites(self, write: WriteSpec, key: Sequence[str], split: Sequence[str]) -> None:

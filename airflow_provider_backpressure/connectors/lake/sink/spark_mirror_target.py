@@ -40,7 +40,7 @@ class SparkMirror:
     def index_ranges(self, key: Sequence[str]) -> None:
         """See :meth:`..core.ports.sink.MirrorTarget.index_ranges`: there are no indexes."""
 
-    def rows(self) -> int:
+    def rows(self, near: int | None = None) -> int:
         with self.errors():
             return self.table.rows().count() if self.table.schema() is not None else 0
 

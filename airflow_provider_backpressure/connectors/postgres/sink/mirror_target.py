@@ -28,6 +28,8 @@ from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
 from airflow_provider_backpressure.exceptions import SinkRefused
 
+QUICKLY_COUNTED_ROWS = 1_000_000
+"""Up to so many rows are counted, even where an estimate would do."""
 _ORDERED_TEXT = frozenset({"text", "bpchar"})
 
 
@@ -113,11 +115,12 @@ class PostgresMirror:
         found: int = self.session.value(query.format(*values))
         return found
 
-    def rows(self) -> int:
+    def rows(self, near: int | None = None) -> int:
         if find(self.session, self.name) is None:
             return 0
         estimated = int(self.session.rows(_ESTIMATE, {"table": self.name.sql})[0][0])
-        if estimated > COUNTABLE_ROWS:
+        is_near = near is not None and abs(estimated - near) <= near / 10
+        if estimated > COUNTABLE_ROWS or (estimated > QUICKLY_COUNTED_ROWS and is_near):
             return estimated
         counted: int = self.session.value(sql.SQL("SELECT count(*) FROM {}").format(sql.SQL(self.name.sql)))
         return counted

@@ -119,12 +119,22 @@ def _look(
 
     The sizes are 0 where no column can hold anything long; the number is ``None`` where it is too large to be counted.
     """
-    sample = _build_sample(table, columns, whole)
-    count = sql.SQL("SELECT count(*) FROM {}{}").format(keyed.sql, keyed.filter()) if whole <= COUNTABLE_ROWS else None
-    asked = [each for each in (sample, count) if each is not None]
+    values = {
+        "sizes": _SIZES,
+        "size": row_size(columns),
+        "table": keyed.sql,
+        "share": sql.Literal(min(1.0, max(1e-6, SAMPLED_ROWS / max(1, whole)))),
+    }
+    counted, wide = whole <= COUNTABLE_ROWS, _may_be_wide(table, columns)
+    if counted and wide and not keyed.partial:
+        ((mean, widest, rows),) = session.rows(sql.SQL(_COUNTED_SAMPLE).format(**values))
+        return (mean, widest), rows
+    sample = sql.SQL(_SAMPLE if counted else _SAMPLE_OF_BLOCKS).format(**values)
+    count = sql.SQL("SELECT count(*) FROM {}{}").format(keyed.sql, keyed.filter())
+    asked = [*([sample] if wide else []), *([count] if counted else [])]
     found = iter(_ask(session, keyed, *asked)) if asked else iter(())
-    sizes = (0.0, 0.0) if sample is None else next(found)[0]
-    return sizes, None if count is None else next(found)[0][0]
+    sizes = next(found)[0] if wide else (0.0, 0.0)
+    return sizes, next(found)[0][0] if counted else None
 
 
 def _ask(session: Session, keyed: KeyedTable, *statements: Query | tuple[Query, Params]) -> list[list[Row]]:
@@ -150,17 +160,8 @@ def _size(column: CatalogColumn) -> sql.Composable:
     return sql.SQL("coalesce(pg_column_size({}), 0)").format(name)
 
 
-def _build_sample(table: Relation, columns: Sequence[CatalogColumn], whole: int) -> Composed | None:
-    """Return the statement for mean and largest size of some rows; ``None``: no column can hold anything long."""
-    if table.kind not in (ORDINARY, PARTITIONED) or all(_SHORT.match(column.type) for column in columns):
-        return None
-    return sql.SQL(_SAMPLE).format(
-        size=row_size(columns),
-        table=sql.SQL(table.name.sql),
-        # By rows: by blocks, wide rows that lie together are missed or are all there is. But that reads every block.
-        method=sql.SQL("BERNOULLI" if whole <= COUNTABLE_ROWS else "SYSTEM"),
-        percent=sql.Literal(min(100.0, max(1e-4, 100.0 * SAMPLED_ROWS / max(1, whole)))),
-    )
+def _may_be_wide(table: Relation, columns: Sequence[CatalogColumn]) -> bool:
+    return table.kind in (ORDINARY, PARTITIONED) and not all(_SHORT.match(column.type) for column in columns)
 
 
 _EXPLAIN = sql.SQL("EXPLAIN (FORMAT JSON) ")
@@ -184,7 +185,11 @@ _STORAGE = sql.SQL(
       AND (c.relkind = 'r' OR c.oid <> %(oid)s)
     """
 )
-_SAMPLE = """
-    SELECT coalesce(avg(s.size), 0)::float8, coalesce(max(s.size), 0)::float8
-    FROM (SELECT {size} AS size FROM {table} TABLESAMPLE {method} ({percent})) s
+_SIZES = sql.SQL("coalesce(avg(s.size), 0)::float8, coalesce(max(s.size), 0)::float8")
+# By rows: by blocks, wide rows that lie together are missed or are all there is. But that reads every block, as
+# counting does; so both are one pass where the same rows are meant.
+_COUNTED_SAMPLE = """
+    SELECT {sizes}, count(*) FROM (SELECT CASE WHEN random() < {share} THEN {size} END AS size FROM {table}) s
 """
+_SAMPLE = "SELECT {sizes} FROM (SELECT {size} AS size FROM {table} TABLESAMPLE BERNOULLI (100 * {share})) s"
+_SAMPLE_OF_BLOCKS = "SELECT {sizes} FROM (SELECT {size} AS size FROM {table} TABLESAMPLE SYSTEM (100 * {share})) s"

@@ -13,6 +13,8 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out, own_types
 from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
 from airflow_provider_backpressure.connectors.postgres.tasks.server_hash import (
+    algorithm_of,
+    choose_algorithm,
     hash_on_server,
     is_server_hash,
     open_hash,
@@ -55,7 +57,7 @@ def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) 
     by_server = last is not None and is_server_hash(last.checksum)
     # A marker of an earlier release proves nothing about checksums of this one: its range is staged.
     if last is not None and (by_server if spec.write.mode == MIRROR else not last.staged):
-        found = _hash(spec, piece, source, by_server=by_server)
+        found = _hash(spec, piece, source, algorithm=algorithm_of(last.checksum) if by_server else None)
         if spec.is_unchanged(found):
             return replace(found, unchanged=True)
     return SliceCommit(spec=spec, piece=piece).run(sink, partial(_fill, spec, piece, source))
@@ -73,9 +75,10 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
     staged = own or write.mode in STAGED or spec.corrects
     if staged:
         make_stage(connection, write)
-    copied = _copy(spec, piece, source, connection, STAGE if staged else sql.SQL(write.target))
+    copied, version = _copy(spec, piece, source, connection, STAGE if staged else sql.SQL(write.target))
     if write.mode == MIRROR:
-        copied = replace(copied, checksum=hash_on_server(connection, select_stage(write)).checksum)
+        algorithm = choose_algorithm(version, connection.info.server_version)
+        copied = replace(copied, checksum=hash_on_server(connection, select_stage(write), algorithm).checksum)
     elif own:
         total, checksum = hash_stage(connection, write)
         copied = replace(copied, bytes=total.bytes, checksum=checksum)
@@ -86,11 +89,12 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
     return copied
 
 
-def _hash(spec: RangeSpec, piece: Slice, source: Endpoint, *, by_server: bool) -> SliceResult:
+def _hash(spec: RangeSpec, piece: Slice, source: Endpoint, *, algorithm: str | None) -> SliceResult:
+    """Hash the source's rows; ``algorithm``: that of its server, ``None`` where the task reads and hashes them."""
     total = RowSum()
     reading = Reading.from_slice(spec.read, piece, attempt_tag(spec.plan_id, piece.slice_id, spec.attempt))
-    if by_server:
-        with time_open(open_hash(source, reading)) as found:
+    if algorithm is not None:
+        with time_open(open_hash(source, reading, algorithm)) as found:
             return SliceResult(slice_id=piece.slice_id, rows=found.rows, bytes=0, checksum=found.checksum)
     with time_open(open_copy_out(source, replace(reading, compared=True))) as rows:
         for messages in time_handovers(SOURCE.translate_blocks(rows, source)):
@@ -101,7 +105,8 @@ def _hash(spec: RangeSpec, piece: Slice, source: Endpoint, *, by_server: bool) -
 
 def _copy(
     spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection, table: sql.Composable
-) -> SliceResult:
+) -> tuple[SliceResult, int]:
+    """Copy the slice's rows, and return with the result the version of the source's server."""
     tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
     # Under mirror the target's server hashes the stage.
     total = RowSum(hashes=spec.write.mode != MIRROR)
@@ -115,10 +120,11 @@ def _copy(
     read_at = log_reader(f"{spec.read.kind}_log").position(source, tag) if spec.read.tells_position else ""
     if target.rows != total.rows:
         raise RangeFailed(f"The sink counted {target.rows} rows of slice {piece.slice_id} where {total.rows} went in.")
-    return SliceResult(
+    copied = SliceResult(
         slice_id=piece.slice_id,
         rows=total.rows,
         bytes=total.bytes,
         checksum=checksum,
         read_at=read_at,
     )
+    return copied, rows.server_version

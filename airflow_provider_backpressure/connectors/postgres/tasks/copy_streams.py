@@ -41,6 +41,7 @@ class CopyOut:
         """Start the statement; psycopg's errors where the server refuses it."""
         self.rows = -1
         """Rows by the server's count, known at the end."""
+        self.server_version = connection.info.server_version
         self._pgconn = connection.pgconn
         _start(self._pgconn, statement, pq.ExecStatus.COPY_OUT)
 

@@ -38,7 +38,8 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
         _check_own_rows(connection, spec, bounds, within)
     key = sql.SQL(", ").join(map(sql.Identifier, write.key))
     _check_key(connection, spec, key)
-    # Of the key alone: statistics of every column would cost more than the comparison.
+    # Of the key alone, and of few rows: what the planner has to know is how many there are, and that they differ.
+    connection.execute("SELECT set_config('default_statistics_target', '1', true)")
     connection.execute(sql.SQL("ANALYZE {} ({})").format(STAGE, key))
     _check_bounds(connection, spec, bounds, within)
     range_ = sql.SQL("SELECT * FROM {} WHERE {}").format(sql.SQL(write.target), _join_conditions(within))

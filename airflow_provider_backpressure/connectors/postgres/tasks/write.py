@@ -20,7 +20,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.connections import 
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
 from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
 from airflow_provider_backpressure.connectors.postgres.tasks.quarantine import BadRowIsolator, split_cut
-from airflow_provider_backpressure.connectors.postgres.tasks.server_hash import is_server_hash, open_hash
+from airflow_provider_backpressure.connectors.postgres.tasks.server_hash import algorithm_of, is_server_hash, open_hash
 from airflow_provider_backpressure.connectors.postgres.tasks.slice_commit import SliceCommit, move_in_order
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
     MIRROR,
@@ -86,7 +86,7 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
         every_row=True,
     )
     if is_server_hash(spec.like):
-        with open_hash(sink, reading) as hashed:
+        with open_hash(sink, reading, algorithm_of(spec.like)) as hashed:
             return SliceResult(slice_id="", rows=hashed.rows, bytes=0, checksum=hashed.checksum)
     total = RowSum()
     with (
