@@ -64,14 +64,18 @@ TOOLS: Mapping[str, Tool] = {
 }
 
 
+LAST_WORDS = 2000
+"""Characters of what a tool has printed that are shown where it fails: the last line alone seldom says why."""
+
+
 def run(command: list[str], *, folder: str, environment: Mapping[str, str]) -> None:
     """Run a tool to its end; ``RuntimeError`` with its last words where it fails."""
     done = subprocess.run(
         command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines()
-        raise RuntimeError(f"it ended with {done.returncode}: {words[-1] if words else 'it said nothing'}")
+        words = (done.stderr or done.stdout).strip()[-LAST_WORDS:]
+        raise RuntimeError(f"it ended with {done.returncode}: {words or 'it said nothing'}")
 
 
 def make_order(server: Server, *, source: str, sink: str, table: str, rows: int, folder: Path) -> Order:
