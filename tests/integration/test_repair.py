@@ -125,6 +125,25 @@ def test_a_repair_under_upsert_leaves_the_rows_of_others(composed: Composed, dat
     assert run(database, "SELECT count(*) FROM raw.t WHERE code = 'theirs'") == [(ROWS // 2,)]
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert", "mirror"])
+def test_a_range_repaired_in_a_later_snapshot_is_of_the_same_moment_as_the_others(
+    composed: Composed, database: Endpoint, mode: str
+):
+    """Rows that the source has deleted since are deleted, in the repaired range and in the others."""
+    composed = replace(composed, mode=mode, consistency="snapshot")
+    composed.plan()
+    composed.run()
+    composed.finish()
+    run(database, "DELETE FROM t WHERE id IN (150, 1500)", "UPDATE t SET id = 9999 WHERE id = 1501")
+    with composed.open() as ports:
+        record = ports.ledger.range(ports.plan.plan_id, 1)
+        repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada")
+    composed.plan()
+    composed.run()
+    composed.finish()
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
 @pytest.mark.parametrize(("action", "refused"), [("CASCADE", True), ("SET NULL", True), ("NO ACTION", False)])
 def test_a_repair_changes_no_rows_of_other_tables(composed: Composed, database: Endpoint, action: str, refused: bool):
     """The parents come back, and what went with them does not."""

@@ -39,7 +39,8 @@ def test_the_algorithm_is_one_that_both_servers_know() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "known"), [(BY_ARRAY, "pgsend-hash64:10bbea255f075888"), (BY_VALUE, "pgvalue-hash64:4de01907ec6a3a39")]
+    ("algorithm", "known"),
+    [(BY_ARRAY, "pgsend-hash64:10bbea255f075888"), (BY_VALUE, "pgvalue-hash64:4de01907ec6a3a39")],
 )
 def test_the_sum_of_known_rows_stays_what_it_is(algorithm: str, known: str, database: Endpoint) -> None:
     """L2: markers of earlier runs hold it. Where this fails, the algorithm needs another name."""

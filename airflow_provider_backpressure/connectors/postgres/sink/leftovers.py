@@ -23,7 +23,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.shadow_table import 
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
 from airflow_provider_backpressure.connectors.postgres.sink.upsert_checks import KEYED
 from airflow_provider_backpressure.connectors.relational.errors import where
-from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.exceptions import RESTART, SinkRefused
 
@@ -183,12 +183,15 @@ def remove_range(
 ) -> int:
     """Delete a plan's rows for which all conditions hold, where a range is to be read again, and return how many.
 
-    Rows stay where others may have rows between them, and reading the range replaces them by key. A table that is
-    followed has no rows of others, and a row that its source does not have would stay for ever. But where it has a slot
-    of its own, its windows may be planned before the ledger has the range back, and no window would bring the rows.
+    Rows stay where others may have rows between them, and reading the range replaces them by key. Where another
+    snapshot continues the plan, the target holds its rows only, and those that their source has deleted have to go, as
+    they do in the other ranges. A table that is followed has no rows of others either, and a row that its source does
+    not have would stay for ever. But where it has a slot of its own, its windows may be planned before the ledger has
+    the range back, and no window would bring the rows.
     """
     if plan.consistency is not Consistency.CATCH_UP or not plan.stream:
-        return 0 if plan.mode in KEYED else delete_rows(connection, target, kept)
+        stay = plan.mode is Mode.MIRROR or (plan.mode in KEYED and not plan.survives)
+        return 0 if stay else delete_rows(connection, target, kept)
     mark_consistent(connection, plans, fence=str(target), plan=plan, consistent=False)
     return delete_rows(connection, target, kept)
 

@@ -106,7 +106,18 @@ MIRROR = "mirror"
 STAGED = frozenset({"upsert", MIRROR})
 """Modes under which rows are compared with those of the target."""
 STAGE = sql.Identifier("pg_temp", "backpressure_stage")
-_FORMS = frozenset({"numeric", "bpchar", "real", "double precision"})
+# Of most types equal values may be different ones, as 1.0 and 1.00 are, also of all that are made of other types, and
+# of text where its collation ignores something. An identity column cannot be set, but has none of them.
+_OF_SEVERAL_FORMS = """
+    SELECT a.attname::text
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
+    WHERE a.attrelid = %s::text::regclass AND a.attname = ANY (%s::text[]) AND NOT (
+        t.typnamespace = 'pg_catalog'::regnamespace AND coalesce(c.collisdeterministic, true)
+        AND t.typname IN ('int2', 'int4', 'int8', 'bool', 'date', 'timestamp', 'timestamptz', 'time', 'uuid', 'bytea',
+                          'oid', 'text', 'varchar', 'name')
+    )
+"""
 
 
 @contextmanager
@@ -181,7 +192,8 @@ def move_stage(
         sql.SQL(write.target), every, every, rows
     )
     if write.mode == "upsert":
-        rest = [each.name for each in write.columns if each.name not in write.key or _has_forms(each.type)]
+        kept = set(write.key) - _find_changing_keys(connection, write)
+        rest = [each.name for each in write.columns if each.name not in kept]
         changes = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest)
         action = sql.SQL("UPDATE SET {}").format(changes) if rest else sql.SQL("NOTHING")
         key = sql.SQL(", ").join(map(sql.Identifier, write.key))
@@ -198,9 +210,9 @@ def move_stage(
         ) from None
 
 
-def _has_forms(type_: str) -> bool:
-    """Whether equal keys may be different values, as 1.0 and 1.00 are: then the key is replaced with its row."""
-    return type_.partition("(")[0] in _FORMS
+def _find_changing_keys(connection: psycopg.Connection, write: WriteSpec) -> set[str]:
+    """Return the columns of the key that change with their row: those of which equal values may be different ones."""
+    return {name for (name,) in connection.execute(_OF_SEVERAL_FORMS, (write.target, list(write.key)))}
 
 
 def names(columns: Sequence[Column]) -> sql.Composed:
