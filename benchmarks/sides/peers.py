@@ -138,6 +138,8 @@ class Peer:
             "BENCHMARK_FOLDER": folder,
             "SOURCE_URI": source,
             "DESTINATION_URI": sink,
+            # dlt begins with all tables at once by itself, each with a connection: too many for a schema of a thousand.
+            "EXTRACT__NEXT_ITEM_MODE": "fifo",
             # None of them may report its use.
             "RUNTIME__DLTHUB_TELEMETRY": "false",
             "INGESTR_DISABLE_TELEMETRY": "true",

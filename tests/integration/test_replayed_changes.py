@@ -144,6 +144,24 @@ def test_blanks_at_the_end_come_along_with_a_value_that_the_log_leaves_out(make:
     assert run(table.database, "SELECT id, octet_length(doc) FROM raw.t ORDER BY 1") == [(11, 3002), (12, 3002)]
 
 
+def test_a_row_is_read_again_by_a_key_with_an_array(make: Make) -> None:
+    """Arrays of arrays are taken apart to their elements, so keys are passed one by one."""
+    types = {"a": "smallint", "k": "numeric[]", "doc": "text"}
+    columns = tuple(Column(name=name, type=type_) for name, type_ in types.items())
+    table = make(
+        "CREATE TABLE t (a smallint, k numeric[], doc text, PRIMARY KEY (a, k))",
+        "ALTER TABLE t ALTER doc SET STORAGE EXTERNAL",
+        columns=columns,
+        key=("a", "k"),
+    )
+    table.source(f"INSERT INTO t SELECT 1, ARRAY[g, 1.0], {long('a')} FROM generate_series(1, 3) g")
+    table.replay()
+    table.source("UPDATE t SET a = 2 WHERE k[1] < 3", "DELETE FROM raw.t WHERE k[1] = 1")
+    table.replay()
+    assert table.asked == 1
+    assert table.differs() == (0, 0)
+
+
 @pytest.fixture
 def standby(services: Services) -> Iterator[Standby]:
     """A server of its own, whose commits can be made to wait."""

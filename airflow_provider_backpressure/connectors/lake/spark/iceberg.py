@@ -75,9 +75,17 @@ class IcebergTable(SparkTable):
             check_format(self.session, self.format, self.name)
         else:
             rows = self.ask(f"DESCRIBE TABLE EXTENDED {self.quoted}")
-            provider = next((row["data_type"] for row in rows if row["col_name"] == "Provider"), "")
+            known = {row["col_name"]: row["data_type"] for row in rows}
+            provider = known.get("Provider", "")
             if provider != self.format:
                 raise SinkRefused(f"{self.name} is a table of the format {provider or 'unknown'}, not {self.format}.")
+            moments = [each.name for each in there.fields if each.dataType.typeName().startswith("timestamp")]
+            if moments and "write.format.default=orc" in known.get("Table Properties", ""):
+                # ORC cuts seconds off towards 0, and takes 23:59:59.5 of the last day of 1969 for a second later.
+                raise SinkRefused(
+                    f"{self.name} writes ORC files, which do not keep all moments before 1970 of {', '.join(moments)}: "
+                    f"run ALTER TABLE {self.quoted} SET TBLPROPERTIES ('write.format.default' = 'parquet')."
+                )
         if EXTENSIONS not in (self.session.conf.get("spark.sql.extensions", "") or ""):
             raise SinkRefused(
                 f"{self.name} needs Iceberg's SQL extensions: set spark.sql.extensions of the Spark Connect server, or "

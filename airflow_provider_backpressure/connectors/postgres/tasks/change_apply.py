@@ -271,14 +271,14 @@ class Fold:
         if not keys:
             return
         self._run("TRUNCATE {changes}")
-        columns = sql.SQL(", ").join(
-            sql.SQL("%s::text[]::") + sql.SQL(self._type(number)) + sql.SQL("[]") for number in self._key
-        )
         gone = self._sql(
             "DELETE FROM {target} AS t USING unnest({columns}) AS w({key}) WHERE {same}",
-            columns=columns,
+            columns=sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(self._key)),
             same=sql.SQL(" AND ").join(
-                sql.SQL("t.{} = w.{}").format(self._name(number), _column(number)) for number in self._key
+                sql.SQL("t.{} = CAST(w.{} AS {})").format(
+                    self._name(number), _column(number), sql.SQL(self._type(number))
+                )
+                for number in self._key
             ),
         )
         execute_alone(self.connection, self.write, gone, [list(values) for values in zip(*keys, strict=True)])

@@ -178,9 +178,13 @@ class LogChanges:
         query = sql.SQL("SELECT {} FROM {} AS t JOIN unnest({}) AS w({}) ON {}").format(
             sql.SQL(", ").join(print_as_text(sql.Identifier("t", name)) for name in types),
             sql.Identifier(*self._table),
-            sql.SQL(", ").join(sql.SQL("%s::text[]::") + sql.SQL(types[name]) + sql.SQL("[]") for name in self._key),
+            sql.SQL(", ").join([sql.SQL("%s::text[]")] * len(self._key)),
             sql.SQL(", ").join(map(sql.Identifier, self._key)),
-            sql.SQL(" AND ").join(sql.SQL("t.{0} = w.{0}").format(sql.Identifier(name)) for name in self._key),
+            # One by one: an array of arrays would be taken apart to their elements.
+            sql.SQL(" AND ").join(
+                sql.SQL("t.{0} = CAST(w.{0} AS {1})").format(sql.Identifier(name), sql.SQL(types[name]))
+                for name in self._key
+            ),
         )
         nothing, name = [None] * len(self._key), reader_name(self._name)
         with (
