@@ -346,6 +346,24 @@ def test_partitioned_tables_are_written_and_others_refused_by_name(case: Case) -
 
 
 @pytest.mark.statement("K4")
+def test_files_that_do_not_keep_every_moment_are_refused(case: Case) -> None:
+    """K4: Iceberg in ORC files takes 23:59:59.5 of the last day of 1969 for a second later; other types are kept."""
+    assert isinstance(case, SparkTableCase)
+    if case.place["format"] == "delta":
+        return  # It has files of one kind.
+    table = case.place["table"]
+    of_orc = "USING iceberg TBLPROPERTIES ('write.format.default' = 'orc')"
+    spark_session(case.cluster.url).sql(f"CREATE TABLE {table} (id BIGINT, at TIMESTAMP) {of_orc}").collect()
+    columns = (case.columns[0], Column(name="at", type="timestamp with time zone"))
+    with opened(case) as sink, pytest.raises(SinkRefused, match=r"writes ORC files, .* before 1970 of at: run ALTER"):
+        sink.fit(columns, mode="append", key=("id",))
+    spark_session(case.cluster.url).sql(f"CREATE TABLE {table}_names (id BIGINT, name STRING) {of_orc}").collect()
+    case.declared = type(case.declared)(table=f"{table}_names", spark_conn_id="spark", format="iceberg")
+    with opened(case) as sink:
+        sink.fit(case.columns, mode="append", key=("id",))
+
+
+@pytest.mark.statement("K4")
 def test_a_table_that_is_partitioned_by_days_is_written(case: Case) -> None:
     """K4: Iceberg by the days of times, Delta by a date; before 1970 and without a value too. Rows change their day."""
     assert isinstance(case, SparkTableCase)
