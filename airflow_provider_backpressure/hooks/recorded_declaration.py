@@ -132,9 +132,11 @@ def _postgres_source(read: ReadSpec, identity: str) -> SourceDeclaration:
 
 
 def _kafka_source(read: ReadSpec, identity: str) -> SourceDeclaration:
-    from airflow_provider_backpressure.connectors.kafka.source import config as columns
+    from airflow_provider_backpressure.connectors.kafka.source.topic_identity import rebuild_source
 
-    return columns.rebuild_source(read.conn_id, _whole_table(identity.split("/", 3)[3]), read.columns)
+    topic = _whole_table(identity.split("/", 3)[3])
+    suffix = _PART.search(identity)
+    return rebuild_source(read.conn_id, topic, read.columns, suffix[0] if suffix else "")
 
 
 def _mysql_source(read: ReadSpec, identity: str) -> SourceDeclaration:

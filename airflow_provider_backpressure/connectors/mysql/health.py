@@ -10,8 +10,8 @@ from pymysql.cursors import DictCursor
 from airflow_provider_backpressure.connectors.mysql.connect import CONTROL, Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import Errors
 from airflow_provider_backpressure.connectors.mysql.server_versions import is_mariadb, version
-from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
+from airflow_provider_backpressure.connectors.relational.user_queries import to_figure
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import (
     Figure,

@@ -10,8 +10,8 @@ from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY,
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.kept_log_forecast import Forecast, KeptLog
 from airflow_provider_backpressure.connectors.postgres.replication_slots import OLDEST, PREFIX
-from airflow_provider_backpressure.connectors.relational import to_figure
 from airflow_provider_backpressure.connectors.relational.errors import where
+from airflow_provider_backpressure.connectors.relational.user_queries import to_figure
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import (
     ActiveSessions,

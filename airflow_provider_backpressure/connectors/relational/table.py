@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from airflow_provider_backpressure.connectors.relational import UNKNOWN, Size
 from airflow_provider_backpressure.connectors.relational.catalog_table import CatalogTable, ColumnT, NameT
 from airflow_provider_backpressure.connectors.relational.config import TableSource
 from airflow_provider_backpressure.connectors.relational.identifiers import RelationName
 from airflow_provider_backpressure.connectors.relational.key_choice import Split, check_rising
 from airflow_provider_backpressure.connectors.relational.range_pieces import CutTable, NamedColumn
+from airflow_provider_backpressure.connectors.relational.table_size import UNKNOWN, Size
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import ChangeLog

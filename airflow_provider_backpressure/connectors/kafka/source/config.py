@@ -13,8 +13,6 @@ from airflow_provider_backpressure.connectors.kafka.record_columns import (
     VALUE,
     check_chosen,
     choose_columns,
-    find_key,
-    find_values,
 )
 from airflow_provider_backpressure.connectors.kafka.source.formats import (
     CONN_TYPES,
@@ -283,9 +281,9 @@ def _aware(time: datetime) -> datetime:
     return time
 
 
-_KEYS = {"bytes": "bytea", "text": "text"}
+KEY_TYPES = {"bytes": "bytea", "text": "text"}
 # Not jsonb, which prints what it was given in another way: the target is to hold the text that was sent.
-_VALUES = {"json": "json", "raw": "bytea"}
+VALUE_TYPES = {"json": "json", "raw": "bytea"}
 _ALIASES = {
     "int2": "smallint",
     "int": "integer",
@@ -336,11 +334,11 @@ def _list_columns(declared: "KafkaSource", values: Sequence[Column] | None, key:
         Column(name="partition", type="integer", nullable=False),
         Column(name="offset", type="bigint", nullable=False),
         Column(name="timestamp", type="timestamp with time zone"),
-        key or Column(name=KEY, type=_KEYS[str(declared.key)]),
+        key or Column(name=KEY, type=KEY_TYPES[str(declared.key)]),
         Column(name="headers", type="json"),
     )
     if values is None and declared.fields is None:
-        return (*given, Column(name=VALUE, type=_VALUES[declared.format]))
+        return (*given, Column(name=VALUE, type=VALUE_TYPES[declared.format]))
     way_out = "leave fields out, and take the value apart in a transform"
     if values is None:
         fields = declared.fields or {}
@@ -353,19 +351,6 @@ def _list_columns(declared: "KafkaSource", values: Sequence[Column] | None, key:
     if taken:
         raise InvalidDeclaration(f"The field {', '.join(taken)} would be a second column of that name: {way_out}.")
     return (*given, *values)
-
-
-def rebuild_source(conn_id: str, topic: str, columns: tuple[Column, ...]) -> "KafkaSource":
-    """Return the declaration that made the columns of a plan, see :func:`columns_of`."""
-    key, values = find_key(columns), find_values(columns)
-    kind = next((name for name, type_ in _KEYS.items() if key is not None and type_ == key.type), "bytes")
-    names = [column.name for column in columns]
-    chosen = None if names[: len(METADATA)] == [*METADATA] and values else tuple(names)
-    for name, type_ in _VALUES.items():
-        if not values or values == (Column(name=VALUE, type=type_),):
-            return KafkaSource(conn_id=conn_id, topic=topic, format=name, key=kind, columns=chosen)
-    fields = {column.name: column.type for column in values}
-    return KafkaSource(conn_id=conn_id, topic=topic, key=kind, fields=fields, columns=chosen)
 
 
 def check_field(name: object, type_: object) -> None:

@@ -1,6 +1,5 @@
 """A Kafka topic as a source, opened."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ from airflow_provider_backpressure.connectors.kafka.source.partition_offsets imp
 )
 from airflow_provider_backpressure.connectors.kafka.source.retention_and_lag import TopicHealth
 from airflow_provider_backpressure.connectors.kafka.source.schema_versions import Pinned, pin, to_columns, to_key
+from airflow_provider_backpressure.connectors.kafka.source.topic_identity import identity_suffix
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.health_signal_declarations import Watched
@@ -69,7 +69,7 @@ class KafkaTopic:
         self._log = TopicLog(endpoint=endpoint, topic=declared.topic)
         self._marks = Marks(endpoint=endpoint, topic=declared.topic)
         self._compared: dict[int, str] = {}
-        self.identity = f"kafka://{endpoint.host}/{declared.topic}{self._part()}"
+        self.identity = f"kafka://{endpoint.host}/{declared.topic}{identity_suffix(declared)}"
 
     def snapshot(
         self,
@@ -368,24 +368,6 @@ class KafkaTopic:
                 raise SourceRefused(f"{sentence} Set accept_loss=True on the source to continue without them.")
             log.warning("%s Continuing without them, as accepted.", sentence)
         return {partition: max(start, now.beginning[partition]) for partition, start in starts.items()}
-
-    def _part(self) -> str:
-        """Return the identity's suffix: other columns of a topic are another source."""
-        declared = self._declared
-        chosen = [declared.key, declared.format, list((declared.fields or {}).items())]
-        if declared.registered:
-            # Schemas evolve, so what makes the columns counts, and not the columns.
-            formats = {part: each.identity() for part, each in declared.registered.items()}
-            columns: list[Any] = [formats, *(each for each in chosen if isinstance(each, str))]
-        elif chosen == ["bytes", "json", []] and declared.columns is None:
-            return ""
-        else:
-            columns = [[column.name, column.type] for column in columns_of(declared)]
-        if declared.registered and declared.columns is not None:
-            columns = [*columns, list(declared.columns)]
-        if declared.envelope is not None:
-            columns = [*columns, declared.envelope.identity()]
-        return "#" + hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12]
 
 
 def _from_zero(now: Log) -> dict[int, int]:

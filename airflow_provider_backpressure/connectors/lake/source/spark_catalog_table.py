@@ -15,7 +15,7 @@ from airflow_provider_backpressure.connectors.lake.source.spark_types import Car
 from airflow_provider_backpressure.connectors.lake.spark.sql_session import SqlSession
 from airflow_provider_backpressure.connectors.lake.spark.table import first_line, translate_errors
 from airflow_provider_backpressure.connectors.lake.tasks.spark_read import SETTINGS, ZONE
-from airflow_provider_backpressure.connectors.relational import check_no_clock, refuse_clock
+from airflow_provider_backpressure.connectors.relational.user_queries import check_no_clock, refuse_clock
 from airflow_provider_backpressure.core.config import Consistency, suffix
 from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import ChangeLog, Health, Keeper, Unread

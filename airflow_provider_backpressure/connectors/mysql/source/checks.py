@@ -14,9 +14,9 @@ from airflow_provider_backpressure.connectors.mysql.errors import code, is_lost,
 from airflow_provider_backpressure.connectors.mysql.identifiers import join_names, literal, quote
 from airflow_provider_backpressure.connectors.mysql.source.query import user_condition
 from airflow_provider_backpressure.connectors.mysql.source.types import DATES, carry_column
-from airflow_provider_backpressure.connectors.relational import check_no_clock
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.connectors.relational.key_choice import choose_names
+from airflow_provider_backpressure.connectors.relational.user_queries import check_no_clock
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 _CLOCK = re.compile(

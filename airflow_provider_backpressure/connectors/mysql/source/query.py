@@ -14,8 +14,13 @@ from airflow_provider_backpressure.connectors.mysql.identifiers import (
     within_window,
 )
 from airflow_provider_backpressure.connectors.mysql.source.types import long, size
-from airflow_provider_backpressure.connectors.relational import ASSUMED_ROW_BYTES, COUNTABLE_ROWS, UNEVEN, Size
 from airflow_provider_backpressure.connectors.relational.range_pieces import CutTable
+from airflow_provider_backpressure.connectors.relational.table_size import (
+    ASSUMED_ROW_BYTES,
+    COUNTABLE_ROWS,
+    UNEVEN,
+    Size,
+)
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 

@@ -20,7 +20,7 @@ from airflow_provider_backpressure.connectors.postgres.sink.plan_row import (
 )
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions, make_range_index
 from airflow_provider_backpressure.connectors.postgres.sink.system_tables import SystemTable
-from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS
+from airflow_provider_backpressure.connectors.relational.table_size import COUNTABLE_ROWS
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds

@@ -20,9 +20,9 @@ from airflow_provider_backpressure.connectors.postgres.errors import words
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName, join_names
 from airflow_provider_backpressure.connectors.postgres.source.query import user_condition
 from airflow_provider_backpressure.connectors.postgres.source.refused_types import find_uncarried
-from airflow_provider_backpressure.connectors.relational import check_no_clock, refuse_clock
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.connectors.relational.key_choice import choose_names
+from airflow_provider_backpressure.connectors.relational.user_queries import check_no_clock, refuse_clock
 from airflow_provider_backpressure.exceptions import SourceRefused
 
 MINIMUM_VERSION = 130000

@@ -15,8 +15,8 @@ from airflow_provider_backpressure.connectors.postgres.catalog import ORDINARY, 
 from airflow_provider_backpressure.connectors.postgres.connect import Query, Row, Session, run_together
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.predicates import condition, within_blocks, within_window
-from airflow_provider_backpressure.connectors.relational import COUNTABLE_ROWS, UNEVEN, Size
 from airflow_provider_backpressure.connectors.relational.range_pieces import CutTable, NamedColumn
+from airflow_provider_backpressure.connectors.relational.table_size import COUNTABLE_ROWS, UNEVEN, Size
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, Bounds, KeyBounds, NullBounds, Values
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
 

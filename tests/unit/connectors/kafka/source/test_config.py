@@ -9,11 +9,11 @@ import pytest
 from airflow_provider_backpressure.connectors.kafka.source.config import (
     columns_of,
     parse_start,
-    rebuild_source,
     to_postgres_type,
 )
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Version
 from airflow_provider_backpressure.connectors.kafka.source.schema_versions import merge, to_columns
+from airflow_provider_backpressure.connectors.kafka.source.topic_identity import identity_suffix, rebuild_source
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
@@ -165,6 +165,7 @@ def test_a_start_is_what_it_says() -> None:
 def test_other_columns_are_another_source() -> None:
     """Format, key and fields are part of the identity; where to begin is not."""
     declared = [{}, {"format": "raw"}, {"key": "text"}, {"fields": {"id": "bigint"}}, {"fields": {"id": "text"}}]
+    declared += [{"columns": ("offset", "value")}, {"columns": ("offset", "value"), "fields": {"value": "json"}}]
     identities = [KafkaSource(conn_id="c", topic="orders", **one).open(PLACE).identity for one in declared]
     assert identities[0] == "kafka://a:1,b:2/orders"
     assert len(set(identities)) == len(identities)
@@ -177,6 +178,8 @@ def test_other_columns_are_another_source() -> None:
         {},
         {"format": "raw", "key": "text"},
         {"fields": {"value": "text"}},
+        {"fields": {"value": "json"}, "key": "text"},
+        {"fields": {"value": "json"}, "columns": ("offset", "value")},
         {"fields": {"id": "int4"}},
         {"columns": ("value",)},
         {"columns": ("offset", "value"), "format": "raw"},
@@ -188,7 +191,7 @@ def test_other_columns_are_another_source() -> None:
 def test_a_plan_s_columns_say_what_was_declared(values: dict[str, Any]) -> None:
     """A command has no DAG at hand, only the plan."""
     declared = KafkaSource(conn_id="c", topic="orders", **values)
-    again = rebuild_source("c", "orders", columns_of(declared))
+    again = rebuild_source("c", "orders", columns_of(declared), identity_suffix(declared))
     assert again.open(PLACE).identity == declared.open(PLACE).identity
     assert columns_of(again) == columns_of(declared)
 
