@@ -293,6 +293,20 @@ def test_a_partial_index_is_no_key(database: Endpoint, opened: Open) -> None:
     assert "key id is not unique there" in refusal(opened(), mode=Mode.UPSERT)
 
 
+@pytest.mark.parametrize("mode", [Mode.UPSERT, Mode.MIRROR])
+def test_a_key_that_refuses_overlaps_is_no_key(database: Endpoint, opened: Open, mode: Mode) -> None:
+    """ON CONFLICT cannot go by it, and a row that is exchanged overlaps the one before."""
+    table = "CREATE TABLE raw.t (id bigint, at tsrange, PRIMARY KEY (id, at WITHOUT OVERLAPS))"
+    run(database, "CREATE EXTENSION btree_gist", "CREATE SCHEMA raw", table)
+    sink, columns = opened(key=("id", "at")), (COLUMNS[0], Column(name="at", type="tsrange"))
+    assert "key id and at is not unique there" in refusal(sink, mode=mode, columns=columns)
+    run(database, "ALTER TABLE raw.t ADD UNIQUE (id, at)")
+    if mode is Mode.UPSERT:
+        assert fitted(sink, mode=mode, columns=columns).key == ("id", "at")
+    else:
+        assert "t_pkey" in refusal(sink, mode=mode, columns=columns)
+
+
 def test_the_sinks_own_key_goes_first(database: Endpoint, opened: Open) -> None:
     run(database, "CREATE SCHEMA raw", f"CREATE TABLE raw.t ({SAME}, UNIQUE NULLS NOT DISTINCT (name, id))")
     assert fitted(opened(key=("id", "name")), mode=Mode.UPSERT).key == ("id", "name")

@@ -76,6 +76,8 @@ class UniqueKey(TableKey):
 
     immediate: bool
     """Not deferrable, so that ON CONFLICT can go by it."""
+    refuses_overlaps: bool
+    """``WITHOUT OVERLAPS``: also of keys that are not equal, and ON CONFLICT cannot go by it."""
     nulls_equal: bool
     """Whether two rows without a value are the same key to it: ``NULLS NOT DISTINCT``."""
     ordered: bool
@@ -179,10 +181,11 @@ def read_relations(connection: Connection, names: Sequence[QualifiedName]) -> di
                     columns=tuple(columns),
                     primary=primary,
                     immediate=immediate,
+                    refuses_overlaps=refuses_overlaps,
                     nulls_equal=nulls_equal,
                     ordered=sorted_,
                 )
-                for columns, primary, immediate, nulls_equal, sorted_ in own_keys
+                for columns, primary, immediate, refuses_overlaps, nulls_equal, sorted_ in own_keys
             ),
             indexed=frozenset(column for (column,) in own_indexed),
         )
@@ -298,7 +301,7 @@ _COLUMNS = sql.SQL(
 # PostgreSQL 14 has no word for keys that take two rows without a value for the same; the row is asked by name.
 _UNIQUE_KEYS = sql.SQL(
     """
-    SELECT i.indrelid::bigint, k.names, i.indisprimary, i.indimmediate,
+    SELECT i.indrelid::bigint, k.names, i.indisprimary, i.indimmediate, i.indisexclusion,
            coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false),
            k.ordered
     FROM pg_index i

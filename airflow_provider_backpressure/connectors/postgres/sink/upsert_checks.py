@@ -53,7 +53,8 @@ def against_exchange(session: Session, fitting: Fitting, table: Relation) -> lis
 
 def _against_key(fitting: Fitting, table: Relation) -> list[str]:
     wanted = set(fitting.key)
-    found = [unique for unique in table.keys if set(unique.columns) == wanted and unique.immediate]
+    usable = [unique for unique in table.keys if unique.immediate and not unique.refuses_overlaps]
+    found = [unique for unique in usable if set(unique.columns) == wanted]
     if not found:
         return [
             f"key {join_names(fitting.key)} is not unique there: {fitting.mode} needs a unique index on exactly that"
@@ -78,7 +79,7 @@ class Found:
     """What a target has that forbids to change or delete its rows: names, and a right."""
 
     others: list[str]
-    """Unique indexes of other columns than the key's."""
+    """Unique indexes of other columns than the key's, and those that refuse more than equal keys."""
     foreign: list[str]
     cascading: list[str]
     """Foreign keys by which a deleted row changes other tables."""
@@ -168,9 +169,9 @@ _FOUND = sql.SQL(
     SELECT array(
                SELECT x.relname::text FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
                WHERE i.indrelid = ANY (f.below) AND (i.indrelid = c.oid OR NOT x.relispartition)
-                 AND (i.indisunique OR i.indisexclusion) AND %(key)s::text[] IS DISTINCT FROM (
+                 AND (i.indisexclusion OR i.indisunique AND %(key)s::text[] IS DISTINCT FROM (
                    SELECT array_agg(a.attname::text ORDER BY array_position(%(key)s::text[], a.attname::text))
-                   FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]))
+                   FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])))
                ORDER BY 1),
            array(
                SELECT conname::text FROM pg_constraint
