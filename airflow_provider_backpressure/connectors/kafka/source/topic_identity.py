@@ -19,8 +19,9 @@ def identity_suffix(declared: KafkaSource) -> str:
     elif chosen == ["bytes", "json", []] and declared.columns is None:
         return ""
     else:
-        columns = [[column.name, column.type] for column in columns_of(declared)]
-        if declared.fields is not None and list(declared.fields) == [VALUE]:
+        arriving = columns_of(declared)
+        columns = [[column.name, column.type] for column in arriving]
+        if declared.fields is not None and [column.name for column in find_values(arriving)] == [VALUE]:
             # Its column has the name and may have the type of that of the whole value.
             columns.append("field")
     if declared.registered and declared.columns is not None:

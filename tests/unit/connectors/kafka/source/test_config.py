@@ -165,10 +165,13 @@ def test_a_start_is_what_it_says() -> None:
 def test_other_columns_are_another_source() -> None:
     """Format, key and fields are part of the identity; where to begin is not."""
     declared = [{}, {"format": "raw"}, {"key": "text"}, {"fields": {"id": "bigint"}}, {"fields": {"id": "text"}}]
-    declared += [{"columns": ("offset", "value")}, {"columns": ("offset", "value"), "fields": {"value": "json"}}]
+    some = {"columns": ("offset", "value")}
+    declared += [some, {**some, "fields": {"value": "json"}}]
     identities = [KafkaSource(conn_id="c", topic="orders", **one).open(PLACE).identity for one in declared]
     assert identities[0] == "kafka://a:1,b:2/orders"
     assert len(set(identities)) == len(identities)
+    of_several = KafkaSource(conn_id="c", topic="orders", fields={"value": "json", "id": "text"}, **some)
+    assert of_several.open(PLACE).identity == identities[-1], "the same field, of several of which one is chosen"
     assert KafkaSource(conn_id="c", topic="orders", start="latest").open(PLACE).identity == identities[0]
 
 
@@ -180,6 +183,7 @@ def test_other_columns_are_another_source() -> None:
         {"fields": {"value": "text"}},
         {"fields": {"value": "json"}, "key": "text"},
         {"fields": {"value": "json"}, "columns": ("offset", "value")},
+        {"fields": {"value": "json", "id": "text"}, "columns": ("offset", "value")},
         {"fields": {"id": "int4"}},
         {"columns": ("value",)},
         {"columns": ("offset", "value"), "format": "raw"},
