@@ -82,16 +82,17 @@ class Tree:
 class Accounts:
     """Wall time, and CPU time and memory of several trees by name, while the block runs."""
 
-    def __init__(self, roots: Mapping[str, int], *, own: Collection[str] = ()) -> None:
+    def __init__(self, roots: Mapping[str, int], *, own: Collection[str] = (), apart: Collection[str] = ()) -> None:
         """``own``: names of the trees whose memory is looked at, and as one: a side's own processes, not its servers.
 
         Without any, that of each tree is. A look at memory has its price, and a database's server has many processes.
+        ``apart``: names of trees within the own ones that do not count.
         """
         self.seconds = 0.0
         self.peak_bytes = 0
         """Most resident memory of the ``own`` ones together at any look."""
-        self._own = own
-        self.trees = {name: Tree(pid, weighed=not own or name in own) for name, pid in roots.items()}
+        self._own, self._apart = own, apart
+        self.trees = {name: Tree(pid, weighed=not own or name in {*own, *apart}) for name, pid in roots.items()}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -128,7 +129,8 @@ class Accounts:
         every = processes()
         for tree in self.trees.values():
             tree.look(every)
-        self.peak_bytes = max(self.peak_bytes, sum(self.trees[name].bytes for name in self._own))
+        own, apart = (sum(self.trees[name].bytes for name in names) for names in (self._own, self._apart))
+        self.peak_bytes = max(self.peak_bytes, own - apart)
 
 
 def processes() -> dict[int, Process]:

@@ -40,6 +40,8 @@ TABLE = "CREATE TABLE {} (id bigint PRIMARY KEY, amount numeric, comment text, a
 """What the tables of the source are."""
 DAG_ID = "schemas"
 LARGE_ROWS = 1_000_000
+ALL = "all"
+"""The tree of the benchmark itself, of which every server is a part."""
 DATABASES = ("airflow", "ledger", "shop", "warehouse")
 DAG = f"""
 from airflow.sdk import DAG
@@ -77,6 +79,8 @@ class Figures:
     """Of each tree of processes, from the command's begin to its end."""
     jobs: int
     """Spark jobs."""
+    peak_bytes: int
+    """Most memory of Airflow, Spark and the benchmark's own process together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,8 @@ class PeerFigures:
     wall_seconds: float
     cpu_seconds: dict[str, float]
     """Of PostgreSQL, and of the tool."""
+    peak_bytes: int
+    """Most memory of the tool and the benchmark's own process together."""
 
 
 def database(server: Server, name: str, **more: str) -> dict[str, Any]:
@@ -168,10 +174,10 @@ def allow(airflow: Airflow, tokens: int) -> None:
     airflow.command("backpressure", "queue", *wanted)
 
 
-def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> dict[str, float]:
+def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> tuple[dict[str, float], int]:
     """Run the DAG once, with what Airflow prints in a file; return the CPU seconds of the servers and of Airflow.
 
-    An error where a task has failed.
+    With it most memory of all but PostgreSQL. An error where a task has failed.
     """
     spent = read_child_seconds()
     with log.open("w") as output:
@@ -183,17 +189,18 @@ def run(airflow: Airflow, log: Path, servers: dict[str, Server]) -> dict[str, fl
         )
         # Not the command's own: a process that has ended when it is looked at last counts as none.
         roots = {name: server.pid or 0 for name, server in servers.items()}
-        with Accounts(roots, own=list(roots)) as accounts:
+        with Accounts({**roots, ALL: os.getpid()}, own=[ALL], apart=["PostgreSQL"]) as accounts:
             task.wait()
     if task.returncode:
         raise SystemExit(f"The run has failed:\n{log.read_text()[-8000:]}")
-    found = {name: tree.cpu_seconds for name, tree in accounts.trees.items()}
+    found = {name: accounts.trees[name].cpu_seconds for name in roots}
     found["Airflow"] = read_child_seconds() - spent
-    return {name: round(seconds, 1) for name, seconds in found.items()}
+    return {name: round(seconds, 1) for name, seconds in found.items()}, accounts.peak_bytes
 
 
-def run_peer(server: Server, side: str, tables: int, rows: int, large: int, home: Path) -> PeerFigures:
+def run_peer(servers: dict[str, Server], side: str, tables: int, rows: int, large: int, home: Path) -> PeerFigures:
     """Let another tool copy all tables of the source, and see that all rows arrived."""
+    server = servers["postgres"]
     sizes = size_tables(tables, rows, large)
     with closing(connect(server, "postgres")) as link:
         link.execute(f"CREATE DATABASE {side}")
@@ -204,7 +211,8 @@ def run_peer(server: Server, side: str, tables: int, rows: int, large: int, home
                 link.execute(TABLE.format(name))
     one: Side = Pgcopydb(order) if side == "pgcopydb" else Peer(side, order)
     spent = read_child_seconds()
-    with Accounts({"PostgreSQL": server.pid or 0}, own=["PostgreSQL"]) as accounts:
+    roots = {"PostgreSQL": server.pid or 0, "Spark": servers["connect"].pid or 0}
+    with Accounts({**roots, ALL: os.getpid()}, own=[ALL], apart=list(roots)) as accounts:
         one.run()
     cpu = {"PostgreSQL": accounts.trees["PostgreSQL"].cpu_seconds, "tool": read_child_seconds() - spent}
     check_rows(server, side, "public" if side == "pgcopydb" else SCHEMA, sizes)
@@ -215,6 +223,7 @@ def run_peer(server: Server, side: str, tables: int, rows: int, large: int, home
         large=large,
         wall_seconds=round(accounts.seconds, 1),
         cpu_seconds={name: round(seconds, 1) for name, seconds in cpu.items()},
+        peak_bytes=accounts.peak_bytes,
     )
 
 
@@ -263,11 +272,17 @@ def compare(every: list[Figures], peers: list[PeerFigures]) -> list[str]:
     named: list[tuple[str, Figures | PeerFigures]] = [("ours, verified", found) for found in every]
     named += [(PEERS[found.side], found) for found in peers]
     lines = [
-        (words, f"{found.tables + found.large:,}", f"{found.wall_seconds:,.1f}", *_share(found.cpu_seconds))
+        (
+            *(words, f"{found.tables + found.large:,}", f"{found.wall_seconds:,.1f}", *_share(found.cpu_seconds)),
+            f"{found.peak_bytes / report.MEBIBYTE:,.0f}",
+        )
         for words, found in named
     ]
-    head = ("side", "tables", "all in s", "CPU s of PostgreSQL", "of all others")
-    about = "Other tools from their begin to their end, without a comparison of rows:\n"
+    head = ("side", "tables", "all in s", "CPU s of PostgreSQL", "of all others", "peak MiB")
+    about = (
+        "Other tools from their begin to their end, without a comparison of rows. The peak is the most memory of all\n"
+        "but PostgreSQL together: ours has Spark and Airflow in it, and each the benchmark's own process.\n"
+    )
     return ["", about, report.markdown(head, lines)]
 
 
@@ -339,10 +354,10 @@ def run_ours(
     airflow = install(services.guest("airflow"), postgres, spark)
     allow(airflow, tokens)
     began = time.monotonic()
-    cpu = run(airflow, log, {"PostgreSQL": postgres, "Spark": spark})
+    cpu, peak = run(airflow, log, {"PostgreSQL": postgres, "Spark": spark})
     console.print(f"airflow dags test: {time.monotonic() - began:.1f} s")
     jobs = count_jobs(spark.ui_url) - before
-    return measure(postgres, tables, rows, large, tokens=tokens, cpu_seconds=cpu, jobs=jobs)
+    return measure(postgres, tables, rows, large, tokens=tokens, cpu_seconds=cpu, jobs=jobs, peak_bytes=peak)
 
 
 def run_standalone(
@@ -393,7 +408,7 @@ def main(words: list[str] | None = None) -> int:
                     every.append(run_ours(services, servers, log, tables, wanted.rows, wanted.large, wanted.tokens))
                     _print(every[-1])
                 for side in (side for side in PEERS if side in wanted.sides):
-                    peers.append(run_peer(servers["postgres"], side, tables, wanted.rows, wanted.large, Path(home)))
+                    peers.append(run_peer(servers, side, tables, wanted.rows, wanted.large, Path(home)))
                     _print(peers[-1])
             finally:
                 services.down(remove=True)

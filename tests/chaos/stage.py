@@ -4,6 +4,7 @@ import os
 import signal
 import uuid
 from dataclasses import dataclass, replace
+from typing import Any
 
 import psutil
 
@@ -60,11 +61,14 @@ class Stage:
             budget=Budget(credits=draw.credits, range_rows=draw.range_rows),
         )
 
-    def plan(self, composed: Composed) -> Planned:
-        """Plan it; that the executors have what they need is known, so no session is opened for asking."""
+    def plan(self, composed: Composed, **how: Any) -> Planned:
+        """Plan it; that the executors have what they need is known, so no session is opened for asking.
+
+        ``how``: fields of the planner.
+        """
         known = MemoryRunner(source=MemorySource(keys=()), sink=MemorySink())
         with composed.open(known) as ports:
-            return ports.planner().plan()
+            return replace(ports.planner(), **how).plan()
 
     def begin(self) -> None:
         """Begin a new journal, with nothing armed."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_backpressure.core.config import Refresh
 from airflow_provider_backpressure.core.failpoints import Action, Step
 from tests.chaos import oracle
 from tests.chaos.lives import living
@@ -42,6 +43,33 @@ def test_a_mirror_that_is_killed_ends_equal(stage: Stage, case: Case, folder: Pa
         f"FROM generate_series(-50, {rows + 50}) i WHERE i % 7 <> 0",
     )
     planned = stage.plan(composed)
+    stage.arm(case.step, Action.WAIT, case.draw.number)
+    with living(stage, composed, folder) as lives:
+        flying = strike(case, lives)
+        lives.to_the_end()
+        oracle.check(stage, composed, planned, flying=flying)
+
+
+@pytest.mark.statement("L2")
+@pytest.mark.parametrize("case", mark_long(CASES, quick=[QUICK]), ids=str)
+def test_a_later_run_that_is_killed_ends_equal(stage: Stage, case: Case, folder: Path) -> None:
+    """L2: in a run that stages only rows that differ; the target holds changed, surplus and missing rows again."""
+    composed = replace(stage.hydration(case.draw), mode="mirror")
+    stage.plan(composed)
+    with living(stage, composed, folder) as lives:
+        lives.to_the_end()
+    composed.finish()
+    table = composed.target
+    run(
+        stage.sink,
+        f"UPDATE {table} SET body = 'other' WHERE id % 5 = 0",
+        f"DELETE FROM {table} WHERE id % 7 = 0",
+        f"INSERT INTO {table} SELECT i, 'surplus' FROM generate_series(-50, 0) i ON CONFLICT DO NOTHING",
+        # As if each range of the source had changed since.
+        "UPDATE raw.backpressure_commit SET checksum = left(checksum, -16) || repeat('0', 16) "
+        f"WHERE target = '{table}'",
+    )
+    planned = stage.plan(composed, run="second", refresh=Refresh.EACH_RUN)
     stage.arm(case.step, Action.WAIT, case.draw.number)
     with living(stage, composed, folder) as lives:
         flying = strike(case, lives)

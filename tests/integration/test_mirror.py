@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_backpressure.connectors.postgres.sink import mirror_target
+from airflow_provider_backpressure.connectors.postgres.tasks import copy, mirror_by_row_hashes
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import copy_slice
 from airflow_provider_backpressure.core.config import Budget, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_submission import spec_for
+from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.plan_result import Planned
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
@@ -139,6 +141,127 @@ def test_a_range_that_changed_in_the_run_before_is_hashed_first(database: Endpoi
     assert last is not None
     assert last.staged
     assert copy_slice(spec, spec.slices[0], database, replace(database, port=1)).unchanged
+
+
+def forbid_staging_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a range that is staged as a whole fail."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("only rows that differ are staged")
+
+    monkeypatch.setattr(copy, "mirror_stage", refuse)
+
+
+@pytest.mark.statement("L2")
+@pytest.mark.parametrize(
+    "changes", [CHANGES, CHANGES[:1], CHANGES[1:2], CHANGES[2:]], ids=["all", "update", "delete", "insert"]
+)
+def test_only_rows_that_differ_are_staged(
+    changes: tuple[str, ...], database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: of a range that a server has hashed before; rows are changed, removed and added."""
+    mirror(composed, "first")
+    forbid_staging_as_a_whole(monkeypatch)
+    run(database, *changes)
+    second = mirror(composed, "second")
+    assert set(second.markers) == {"0.0"}
+    deleted = run(
+        database, f"SELECT deleted FROM raw.backpressure_commit WHERE plan_id = '{second.planned.plan.plan_id}'"
+    )
+    assert max(deleted) == (50 if CHANGES[1] in changes else 0,)
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+    assert mirror(composed, "third").markers == {}
+
+
+def test_a_table_of_nothing_but_its_key_is_mirrored(database: Endpoint, composed: Composed) -> None:
+    run(database, "ALTER TABLE t DROP COLUMN code, DROP COLUMN price")
+    mirror(composed, "first")
+    run(database, "DELETE FROM t WHERE id <= 50", "INSERT INTO t SELECT generate_series(-20, 0)")
+    mirror(composed, "second")
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+@pytest.mark.parametrize("who", ["servers", "types"])
+def test_rows_that_cannot_be_compared_by_their_bytes_are_staged_as_a_whole(
+    who: str, database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of another byte order hash otherwise, and values of a database's own types name it by its numbers."""
+    if who == "types":
+        run(database, "CREATE TYPE mood AS ENUM ('ok', 'bad')", "ALTER TABLE t ADD COLUMN moods mood[] DEFAULT '{ok}'")
+    else:
+        monkeypatch.setattr(mirror_by_row_hashes, "hash_alike", lambda *_: False)
+    mirror(composed, "first")
+    run(database, *CHANGES)
+    staged = []
+    whole = copy.mirror_stage
+    monkeypatch.setattr(copy, "mirror_stage", lambda *args: staged.append(1) or whole(*args))
+    mirror(composed, "second")
+    assert staged
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+    assert mirror(composed, "third").markers == {}
+
+
+DOUBLES = {
+    "the same row": ("INSERT INTO t SELECT * FROM t WHERE id = 5",),
+    "another row": ("INSERT INTO t SELECT id, 'again', price FROM t WHERE id = 5",),
+    "two other rows": (
+        "INSERT INTO t SELECT id, 'again', price FROM t WHERE id = 5",
+        "UPDATE t SET price = 0 WHERE id = 5",
+    ),
+    "the same row instead of another": ("INSERT INTO t SELECT * FROM t WHERE id = 5", "DELETE FROM t WHERE id = 6"),
+    "another row instead of another": (
+        "INSERT INTO t SELECT id, 'again', price FROM t WHERE id = 5",
+        "DELETE FROM t WHERE id = 6",
+    ),
+}
+
+
+@pytest.mark.statement("L2")
+@pytest.mark.parametrize("how", mark_long(DOUBLES, quick=["the same row instead of another"]))
+def test_rows_of_one_key_are_refused_where_only_rows_that_differ_are_staged(
+    how: str, database: Endpoint, composed: Composed
+) -> None:
+    """L2: a source whose key is not unique, by a sink that names it; nothing is written for the range."""
+    run(database, "ALTER TABLE t DROP CONSTRAINT t_pkey", "CREATE TABLE raw.t (LIKE t, PRIMARY KEY (id))")
+    run(database, "ALTER TABLE t ALTER COLUMN id SET NOT NULL", "CREATE INDEX ON t (id)")
+    composed = replace(composed, reading={"split_column": "id"}, key=("id",))
+    mirror(composed, "first")
+    before = run(database, "SELECT * FROM raw.t ORDER BY id")
+    run(database, *DOUBLES[how])
+    with pytest.raises(SinkRefused, match=r"Range 0 holds several rows of one key \(id\)"):
+        mirror(composed, "second")
+    assert run(database, "SELECT * FROM raw.t ORDER BY id") == before
+
+
+OTHERS = {
+    "deletes a row that changed": "DELETE FROM raw.t WHERE id = 7",
+    "deletes a row that did not": "DELETE FROM raw.t WHERE id = 8",
+    "changes a row that did not": "UPDATE raw.t SET code = 'theirs' WHERE id = 8",
+    "adds a row": "INSERT INTO raw.t VALUES (-5, 'theirs', 1)",
+}
+
+
+@pytest.mark.parametrize("what", mark_long(OTHERS, quick=["deletes a row that changed", "changes a row that did not"]))
+def test_a_write_of_others_while_rows_are_compared_is_mended_or_found(
+    what: str, database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changes the counts lets the range be staged as a whole; the rest is found when the target is verified."""
+    mirror(composed, "first")
+    run(database, "UPDATE t SET code = 'changed' WHERE id = 7")
+    once = iter([OTHERS[what]])
+
+    def interfere(step: Step, *_: Any) -> None:
+        if step is Step.IN_COPY and (statement := next(once, None)):
+            run(database, statement)
+
+    monkeypatch.setattr(mirror_by_row_hashes, "reach", interfere)
+    if what == "deletes a row that changed":
+        mirror(composed, "second")
+        assert difference(database, "t", database, "raw.t") == (0, 0)
+    else:
+        with pytest.raises(VerificationFailed):
+            mirror(composed, "second")
+    assert next(once, None) is None
 
 
 @pytest.mark.statement("L2")

@@ -28,7 +28,7 @@ ALGORITHMS = pytest.mark.parametrize("algorithm", [BY_ARRAY, BY_VALUE])
 
 
 def hash_query(database: Endpoint, query: str, algorithm: str = BY_VALUE) -> HashedRows:
-    with open_hash(database, Reading(query=query, name="test"), algorithm) as found:
+    with open_hash(database, Reading(query=query, name="test"), algorithm) as (_, found):
         return found
 
 
@@ -131,7 +131,7 @@ def test_a_type_is_known_in_whatever_way_a_plan_spells_it(database: Endpoint) ->
         columns = (Column(name="v", type=planned),)
         with open_hash(
             database, Reading(query=f"SELECT NULL::{planned} AS v", name="test", columns=columns), BY_VALUE
-        ) as found:
+        ) as (_, found):
             assert found.rows == 1
         with (
             pytest.raises(SourceRefused, match=re.escape(f"column v was {planned} and is ")),

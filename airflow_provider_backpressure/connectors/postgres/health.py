@@ -8,7 +8,7 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import READ_ONLY, Session
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
-from airflow_provider_backpressure.connectors.postgres.kept_log_forecast import Forecast, KeptLog
+from airflow_provider_backpressure.connectors.postgres.hours_of_log_left import Forecast, KeptLog
 from airflow_provider_backpressure.connectors.postgres.replication_slots import OLDEST, PREFIX
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.connectors.relational.user_queries import to_figure

@@ -3,6 +3,7 @@
 It is taken where both tables' columns have the same types and no transform is asked for.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,11 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out, own_types
 from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
+from airflow_provider_backpressure.connectors.postgres.tasks.mirror_by_row_hashes import (
+    NotComparable,
+    SourceRange,
+    mirror_by_row_hashes,
+)
 from airflow_provider_backpressure.connectors.postgres.tasks.server_hash import (
     algorithm_of,
     choose_algorithm,
@@ -51,16 +57,34 @@ def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) 
     """Copy a slice exactly once and return what its marker says; errors as in :meth:`SliceCommit.run`.
 
     Rows are only hashed where the target is known to hold them already. Where the source's server does it, that is
-    cheap enough for ranges that changed in the run before, too.
+    cheap enough for ranges that changed in the run before, too, and of those that changed only the rows that differ
+    are written.
     """
     last = spec.last_write
-    by_server = last is not None and is_server_hash(last.checksum)
-    # A marker of an earlier release proves nothing about checksums of this one: its range is staged.
-    if last is not None and (by_server if spec.write.mode == MIRROR else not last.staged):
-        found = _hash(spec, piece, source, algorithm=algorithm_of(last.checksum) if by_server else None)
+    if last is not None and spec.write.mode == MIRROR:
+        # A marker of an earlier release proves nothing about checksums of this one: its range is staged.
+        if is_server_hash(last.checksum) and (mirrored := _mirror(spec, piece, source, sink)) is not None:
+            return mirrored
+    elif last is not None and not last.staged:
+        found = _hash(spec, piece, source)
         if spec.is_unchanged(found):
             return replace(found, unchanged=True)
     return SliceCommit(spec=spec, piece=piece).run(sink, partial(_fill, spec, piece, source))
+
+
+def _mirror(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult | None:
+    """Mirror a slice whose last checksum is one of a server; ``None`` where it is to be staged as a whole."""
+    assert spec.last_write is not None, "the write that the checksum is of"
+    tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
+    reading = replace(Reading.from_slice(spec.read, piece, tag), repeatable=True)
+    with time_open(open_hash(source, reading, algorithm_of(spec.last_write.checksum))) as (connection, found):
+        result = SliceResult(slice_id=piece.slice_id, rows=found.rows, bytes=0, checksum=found.checksum)
+        if spec.is_unchanged(result):
+            return replace(result, unchanged=True)
+        rows = SourceRange(endpoint=source, connection=connection, hashed=found, piece=piece)
+        with suppress(NotComparable):
+            return SliceCommit(spec=spec, piece=piece).run(sink, lambda to: mirror_by_row_hashes(to, spec, rows))
+    return None
 
 
 def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.Connection) -> SliceResult:
@@ -89,13 +113,10 @@ def _fill(spec: RangeSpec, piece: Slice, source: Endpoint, connection: psycopg.C
     return copied
 
 
-def _hash(spec: RangeSpec, piece: Slice, source: Endpoint, *, algorithm: str | None) -> SliceResult:
-    """Hash the source's rows; ``algorithm``: that of its server, ``None`` where the task reads and hashes them."""
+def _hash(spec: RangeSpec, piece: Slice, source: Endpoint) -> SliceResult:
+    """Read the source's rows and hash them."""
     total = RowSum()
     reading = Reading.from_slice(spec.read, piece, attempt_tag(spec.plan_id, piece.slice_id, spec.attempt))
-    if algorithm is not None:
-        with time_open(open_hash(source, reading, algorithm)) as found:
-            return SliceResult(slice_id=piece.slice_id, rows=found.rows, bytes=0, checksum=found.checksum)
     with time_open(open_copy_out(source, replace(reading, compared=True))) as rows:
         for messages in time_handovers(SOURCE.translate_blocks(rows, source)):
             total.update(messages)

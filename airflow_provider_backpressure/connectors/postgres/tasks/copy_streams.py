@@ -155,7 +155,6 @@ def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> psycopg.Error:
 
 
 Heed = Callable[[psycopg.errors.Diagnostic], None]
-Wrap = Callable[[psycopg.Connection, str], str]
 WAY_OUT = f"ranges that are committed stay; {RESTART}"
 FIRST_OWN_TYPE = 16384
 """Lowest number of a type that is not PostgreSQL's own; below it, a number means the same in every database."""
@@ -183,6 +182,8 @@ class Reading:
     """Read as :func:`comparable` has it."""
     every_row: bool = False
     """Row security that would hide rows is an error."""
+    repeatable: bool = False
+    """Several statements see the same rows."""
     columns: tuple[Column, ...] = ()
     """What the statement has to give, as far as a type is PostgreSQL's own; empty where anything will do."""
     before: str = ""
@@ -210,11 +211,21 @@ def open_copy_out(
     *,
     options: str = "FORMAT binary",
     heed: Heed | None = None,
-    wrap: Wrap | None = None,
 ) -> Iterator[CopyOut]:
-    """Give the rows as a COPY stream. ``heed`` is called with the server's notices meanwhile.
+    """Give the rows as a COPY stream; errors as for :func:`open_reading`.
 
-    ``wrap``: makes the query whose rows are given, of the one that is to be read.
+    ``heed`` is called with the server's notices meanwhile.
+    """
+    with open_reading(source, what, heed=heed) as connection:
+        with SOURCE.translate_errors(source):
+            rows = comparable(connection, what.query) if what.compared else what.query
+            stream = CopyOut(connection, f"COPY ({rows}) TO STDOUT ({options})")
+        yield stream
+
+
+@contextmanager
+def open_reading(source: Endpoint, what: Reading, *, heed: Heed | None = None) -> Iterator[psycopg.Connection]:
+    """Give a connection, in the transaction in which the statement may be run.
 
     Raises ``SourceRefused`` where the statement cannot be run, ``SourceUnavailable`` where the source does not answer
     or breaks off, ``SnapshotLost`` where the snapshot is gone, ``PlanOutdated`` where the file is.
@@ -230,11 +241,7 @@ def open_copy_out(
                 connection.execute(what.before.encode())
             _enter(connection, what)
             _check_columns(connection, what)
-            if wrap is None and what.compared:
-                wrap = comparable
-            rows = what.query if wrap is None else wrap(connection, what.query)
-            stream = CopyOut(connection, f"COPY ({rows}) TO STDOUT ({options})")
-        yield stream
+        yield connection
     finally:
         # Closing also ends a COPY that was given up half-way, which no other statement could.
         connection.close()
@@ -242,7 +249,7 @@ def open_copy_out(
 
 def _enter(connection: psycopg.Connection, what: Reading) -> None:
     """Begin the transaction in which rows are seen as the plan has them; it ends with the connection."""
-    if what.snapshot is None and what.blocks is None:
+    if what.snapshot is None and what.blocks is None and not what.repeatable:
         if what.columns:
             connection.execute("BEGIN READ ONLY")
         return

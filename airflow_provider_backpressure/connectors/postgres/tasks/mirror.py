@@ -1,7 +1,7 @@
 """A staged range takes the place of the target's rows within its bounds, as far as they differ."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg import sql
@@ -12,6 +12,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.staging_table impor
     MIRROR,
     STAGE,
     hash_rows,
+    list_changing,
     move_stage,
     names,
 )
@@ -19,6 +20,62 @@ from airflow_provider_backpressure.connectors.postgres.tasks.trigger_checks impo
 from airflow_provider_backpressure.core.snapshot.bounds import KeyBounds, NullBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult, WriteSpec
 from airflow_provider_backpressure.exceptions import ALLOW_DELETES, PlanOutdated, SinkRefused
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirroredRange:
+    """A range, and what keeps the target's rows of it."""
+
+    spec: RangeSpec
+    bounds: KeyBounds | NullBounds
+    within: Sequence[sql.Composable]
+    """The comparisons that keep the target's rows of these bounds."""
+
+    @classmethod
+    def from_slice(cls, spec: RangeSpec, piece: Slice) -> "MirroredRange":
+        """Return that of a slice; ``SinkRefused`` where it is not cut by a key of the target."""
+        bounds = bounds_from_json(dict(piece.bounds))
+        if not isinstance(bounds, KeyBounds | NullBounds):
+            raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
+        return cls(spec=spec, bounds=bounds, within=_list_conditions(spec.write, bounds))
+
+    def select(self, columns: sql.Composable | None = None) -> sql.Composed:
+        """Return the query for the target's rows; ``columns``: those that are written, where not given."""
+        write = self.spec.write
+        return sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            columns or names(write.columns), sql.SQL(write.target), _join_conditions(self.within)
+        )
+
+    def check_stage(self, connection: psycopg.Connection) -> None:
+        """Raise ``SinkRefused`` where staged rows have one key, or lie outside the bounds; count their keys."""
+        key = sql.SQL(", ").join(map(sql.Identifier, self.spec.write.key))
+        _check_key(connection, self.spec, key)
+        # Of the key alone, and of few rows: what the planner has to know is how many there are, and that they differ.
+        connection.execute("SELECT set_config('default_statistics_target', '1', true)")
+        connection.execute(sql.SQL("ANALYZE {} ({})").format(STAGE, key))
+        _check_bounds(connection, self.spec, self.bounds, self.within)
+
+    def list_parts(self, connection: psycopg.Connection) -> dict[str, sql.Composable]:
+        """Return the parts of a statement on the target ``t`` and the stage ``s``."""
+        write = self.spec.write
+        columns = [sql.Identifier(column.name) for column in write.columns]
+        return {
+            "target": sql.SQL(write.target),
+            "stage": STAGE,
+            "bounded": _join_conditions(_list_conditions(write, self.bounds, table="t")),
+            "every": names(write.columns),
+            "replaced": sql.SQL(", ").join(sql.SQL("t.{}").format(name) for name in columns),
+            "key": sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in write.key),
+            "changes": sql.SQL(", ").join(
+                sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in list_changing(connection, write)
+            ),
+        }
+
+    def delete(self, connection: psycopg.Connection, gone: int, *, kept: sql.Composable = STAGE) -> int:
+        """Delete the target's rows without a key in ``kept``, where the plan may delete so many; return how many."""
+        _check_deletes(connection, self.spec, gone)
+        parts = self.list_parts(connection) | {"stage": kept}
+        return execute_alone(connection, self.spec.write, sql.SQL(_DELETE).format(**parts))
 
 
 def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, staged: SliceResult) -> SliceResult:
@@ -30,43 +87,29 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
     """
     if spec.is_unchanged(staged) and not staged.quarantined:
         return replace(staged, unchanged=True)
-    write, bounds = spec.write, bounds_from_json(dict(piece.bounds))
-    if not isinstance(bounds, KeyBounds | NullBounds):
-        raise SinkRefused(f"Range {bounds} cannot be mirrored: it is not cut by a key.")
-    within = _list_conditions(write, bounds)
+    write, range_ = spec.write, MirroredRange.from_slice(spec, piece)
     if spec.corrects:
-        _check_own_rows(connection, spec, bounds, within)
-    key = sql.SQL(", ").join(map(sql.Identifier, write.key))
-    _check_key(connection, spec, key)
-    # Of the key alone, and of few rows: what the planner has to know is how many there are, and that they differ.
-    connection.execute("SELECT set_config('default_statistics_target', '1', true)")
-    connection.execute(sql.SQL("ANALYZE {} ({})").format(STAGE, key))
-    _check_bounds(connection, spec, bounds, within)
-    range_ = sql.SQL("SELECT * FROM {} WHERE {}").format(sql.SQL(write.target), _join_conditions(within))
-    if not _read_number(connection, sql.SQL("SELECT EXISTS ({})::int").format(range_)):
+        _check_own_rows(connection, range_)
+    range_.check_stage(connection)
+    every = range_.select(sql.SQL("*"))
+    if not _read_number(connection, sql.SQL("SELECT EXISTS ({})::int").format(every)):
         # Nothing to compare with. A key that is there nevertheless is an error, in every mode.
         move_stage(connection, replace(write, mode=MIRROR), alone=True)
         return staged
     columns = [column.name for column in write.columns]
     kept = {name: sql.Identifier(f"c{number}") for number, name in enumerate(columns)}
-    parts = {
-        "target": sql.SQL(write.target),
-        "range": range_,
-        "bounded": _join_conditions(_list_conditions(write, bounds, table="t")),
-        "stage": STAGE,
+    parts = range_.list_parts(connection) | {
+        "range": every,
         "differences": DIFFERENCES,
         "held": sql.Identifier("backpressure held"),
-        "every": names(write.columns),
         "changes": sql.SQL(", ").join(
-            sql.SQL("{} = d.{}").format(sql.Identifier(name), kept[name]) for name in columns
+            sql.SQL("{} = d.{}").format(sql.Identifier(name), kept[name]) for name in list_changing(connection, write)
         ),
-        "key": sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in write.key),
         "same": sql.SQL(" AND ").join(
             sql.SQL("t.{} = d.{}").format(sql.Identifier(name), kept[name]) for name in write.key
         ),
         "kept": sql.SQL(", ").join(kept.values()),
         "keeps": sql.SQL(", ").join(sql.SQL("s.{} AS {}").format(sql.Identifier(name), kept[name]) for name in columns),
-        "old": sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(name)) for name in columns),
         "new": sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in columns),
     }
     connection.execute(sql.SQL(_COMPARE).format(**parts))
@@ -76,7 +119,7 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
     if fresh:
         execute_alone(connection, write, sql.SQL(_INSERT).format(**parts))
     if gone:
-        _delete(connection, spec, parts, gone)
+        range_.delete(connection, gone)
     return replace(staged, deleted=gone)
 
 
@@ -88,23 +131,23 @@ def _count_differences(connection: psycopg.Connection) -> tuple[int, int, int]:
     return gone, fresh, changed
 
 
-def _delete(connection: psycopg.Connection, spec: RangeSpec, parts: Mapping[str, sql.Composable], gone: int) -> None:
-    """Delete the target's rows that are not staged, where the plan may delete so many."""
+def _check_deletes(connection: psycopg.Connection, spec: RangeSpec, gone: int) -> None:
+    """Raise ``SinkRefused`` where the plan would delete more of the target's rows than it may."""
     write = spec.write
-    if write.most_deleted is not None:
-        # From here to the commit one range at a time, so that all of them together stay within the limit.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (write.fence, DELETING))
-        before = sql.SQL("SELECT coalesce(sum(deleted), 0)::bigint FROM {} WHERE plan_id = {}").format(
-            sql.SQL(write.commit_table), sql.Literal(spec.plan_id)
+    if write.most_deleted is None:
+        return
+    # From here to the commit one range at a time, so that all of them together stay within the limit.
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (write.fence, DELETING))
+    before = sql.SQL("SELECT coalesce(sum(deleted), 0)::bigint FROM {} WHERE plan_id = {}").format(
+        sql.SQL(write.commit_table), sql.Literal(spec.plan_id)
+    )
+    total = _read_number(connection, before) + gone
+    if total > write.most_deleted:
+        raise SinkRefused(
+            f"Range {spec.seq} would delete {gone} rows of {write.fence}, with which its run would delete {total}, "
+            f"more than Budget(max_deletes=...) allows ({write.most_deleted}): {ALLOW_DELETES} "
+            "if they are to go."
         )
-        total = _read_number(connection, before) + gone
-        if total > write.most_deleted:
-            raise SinkRefused(
-                f"Range {spec.seq} would delete {gone} rows of {write.fence}, with which its run would delete {total}, "
-                f"more than Budget(max_deletes=...) allows ({write.most_deleted}): {ALLOW_DELETES} "
-                "if they are to go."
-            )
-    execute_alone(connection, write, sql.SQL(_DELETE).format(**parts))
 
 
 def _list_conditions(
@@ -124,21 +167,14 @@ def _join_conditions(within: Sequence[sql.Composable]) -> sql.Composable:
     return sql.SQL(" AND ").join(within) if within else sql.SQL("true")
 
 
-def _check_own_rows(
-    connection: psycopg.Connection,
-    spec: RangeSpec,
-    bounds: KeyBounds | NullBounds,
-    within: Sequence[sql.Composable],
-) -> None:
+def _check_own_rows(connection: psycopg.Connection, range_: MirroredRange) -> None:
     """Raise ``PlanOutdated`` unless the target's rows within the bounds are those that the plan has committed there."""
-    query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
-        names(spec.write.columns), sql.SQL(spec.write.target), _join_conditions(within)
-    )
-    total, checksum = hash_rows(connection, query)
+    spec = range_.spec
+    total, checksum = hash_rows(connection, range_.select())
     assert spec.last_write is not None, "the marker whose place is taken"
     if (total.rows, checksum) != (spec.last_write.rows, spec.last_write.checksum):
         raise PlanOutdated(
-            f"The rows of the range {bounds} in {spec.write.fence} are not those that plan {spec.plan_id} has "
+            f"The rows of the range {range_.bounds} in {spec.write.fence} are not those that plan {spec.plan_id} has "
             "committed: somebody else has written there."
         )
 
@@ -192,7 +228,7 @@ _COMPARE = """
     CREATE TEMP TABLE backpressure_differences ON COMMIT DROP AS
     SELECT {keeps}, s.ctid IS NULL AS gone, t.{held} IS NULL AS fresh
     FROM (SELECT r.*, true AS {held} FROM ({range}) AS r) AS t FULL JOIN {stage} AS s ON {key}
-    WHERE s.ctid IS NULL OR t.{held} IS NULL OR ROW({old})::record *<> ROW({new})::record
+    WHERE s.ctid IS NULL OR t.{held} IS NULL OR ROW({replaced})::record *<> ROW({new})::record
 """
 _COUNT = """
     SELECT count(*) FILTER (WHERE gone), count(*) FILTER (WHERE fresh), count(*) FILTER (WHERE NOT gone AND NOT fresh)

@@ -11,7 +11,6 @@ Older servers know the array only, so each checksum begins with the name of its 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import psycopg
 from psycopg import sql
@@ -21,7 +20,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
     FIRST_OWN_TYPE,
     CopyOut,
     Reading,
-    open_copy_out,
+    open_reading,
     print_as_text,
 )
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -57,21 +56,26 @@ def choose_algorithm(*versions: int) -> str:
 
 
 @contextmanager
-def open_hash(source: Endpoint, what: Reading, algorithm: str) -> Iterator[HashedRows]:
-    """Give what a server says of the rows of a reading; errors as those of :func:`.open_copy_out`.
+def open_hash(source: Endpoint, what: Reading, algorithm: str) -> Iterator[tuple[psycopg.Connection, HashedRows]]:
+    """Give what a server says of the rows of a reading, and the connection; errors as those of :func:`.open_reading`.
 
     A server that does not know the algorithm takes the one that all know.
     """
-    with open_copy_out(source, what, options=_OPTIONS, wrap=partial(_make_query, algorithm=algorithm)) as stream:
+    with open_reading(source, what) as connection:
         with SOURCE.translate_errors(source):
-            found = _read_answer(stream)
-        yield found
+            found = hash_on_server(connection, sql.SQL(what.query), algorithm)
+        yield connection, found
 
 
 def hash_on_server(connection: psycopg.Connection, rows: sql.Composable, algorithm: str) -> HashedRows:
     """Let the server hash the rows of a query, in the transaction that is open."""
     query = _make_query(connection, rows.as_string(connection), algorithm=algorithm)
     return _read_answer(CopyOut(connection, f"COPY ({query}) TO STDOUT ({_OPTIONS})"))
+
+
+def hash_alike(*servers: psycopg.Connection) -> bool:
+    """Whether servers hash alike: those of another byte order do not."""
+    return len({server.execute(_KNOWN).fetchone() for server in servers}) == 1
 
 
 def _make_query(connection: psycopg.Connection, query: str, *, algorithm: str) -> str:
@@ -121,6 +125,7 @@ def _read_answer(stream: CopyOut) -> HashedRows:
 
 
 _OPTIONS = "FORMAT csv"
+_KNOWN = "SELECT pg_catalog.hashtextextended('backpressure', 1), pg_catalog.hashint8extended(1, 1)"
 # One process of the server for each range, as the budget has it; compiling the sum costs more than it saves.
 _ALONE = """
     SELECT set_config('max_parallel_workers_per_gather', '0', false), set_config('jit', 'off', false)

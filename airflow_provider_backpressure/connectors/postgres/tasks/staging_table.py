@@ -61,23 +61,35 @@ class RowSum:
 
     def update(self, messages: Sequence[Buffer]) -> None:
         """Add the next messages of the stream; one is held back, since it may be the last."""
+        self.take(messages)
+
+    def take(self, messages: Sequence[Buffer]) -> list[Buffer]:
+        """Add the next messages, and return the rows that were added by that."""
         if not messages:
-            return
+            return []
+        rows: list[Buffer] = []
         if not self._begun:
             self._begun = True
-            self.add(list(split_rows(without_header(messages[0]))))
+            rows += split_rows(without_header(messages[0]))
             messages = messages[1:]
-            if not messages:
-                return
         elif self._last:
-            self.add([self._last])
-        self._last = messages[-1]
-        self.add(messages[:-1])
+            rows.append(self._last)
+        if messages:
+            self._last = messages[-1]
+            rows += messages[:-1]
+        self.add(rows)
+        return rows
+
+    def take_last(self) -> list[Buffer]:
+        """Add what was held back, and return the rows of it."""
+        rows = list(split_rows(self._last))
+        self._last = b""
+        self.add(rows)
+        return rows
 
     def finish(self, server_rows: int) -> str:
         """Return the checksum; :class:`RangeFailed` unless exactly ``server_rows`` rows were seen."""
-        self.add(list(split_rows(self._last)))
-        self._last = b""
+        self.take_last()
         if self.rows != server_rows:
             raise RangeFailed(f"The stream held {self.rows} rows where the server counted {server_rows}.")
         return str(self)
@@ -192,8 +204,7 @@ def move_stage(
         sql.SQL(write.target), every, every, rows
     )
     if write.mode == "upsert":
-        kept = set(write.key) - _find_changing_keys(connection, write)
-        rest = [each.name for each in write.columns if each.name not in kept]
+        rest = list_changing(connection, write)
         changes = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest)
         action = sql.SQL("UPDATE SET {}").format(changes) if rest else sql.SQL("NOTHING")
         key = sql.SQL(", ").join(map(sql.Identifier, write.key))
@@ -210,9 +221,11 @@ def move_stage(
         ) from None
 
 
-def _find_changing_keys(connection: psycopg.Connection, write: WriteSpec) -> set[str]:
-    """Return the columns of the key that change with their row: those of which equal values may be different ones."""
-    return {name for (name,) in connection.execute(_OF_SEVERAL_FORMS, (write.target, list(write.key)))}
+def list_changing(connection: psycopg.Connection, write: WriteSpec) -> list[str]:
+    """Return the columns that change with their row: of the key only those of which equal values may be different."""
+    found = connection.execute(_OF_SEVERAL_FORMS, (write.target, list(write.key))).fetchall()
+    kept = set(write.key) - {name for (name,) in found}
+    return [column.name for column in write.columns if column.name not in kept]
 
 
 def names(columns: Sequence[Column]) -> sql.Composed:

@@ -86,7 +86,7 @@ def checksum(sink: Endpoint, spec: ChecksumSpec) -> SliceResult:
         every_row=True,
     )
     if is_server_hash(spec.like):
-        with open_hash(sink, reading, algorithm_of(spec.like)) as hashed:
+        with open_hash(sink, reading, algorithm_of(spec.like)) as (_, hashed):
             return SliceResult(slice_id="", rows=hashed.rows, bytes=0, checksum=hashed.checksum)
     total = RowSum()
     with (

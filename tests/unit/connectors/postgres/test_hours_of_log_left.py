@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_backpressure.connectors.postgres.kept_log_forecast import Forecast, KeptLog
+from airflow_provider_backpressure.connectors.postgres.hours_of_log_left import Forecast, KeptLog
 from airflow_provider_backpressure.connectors.postgres.replication_slots import Slot, lsn, position
 from airflow_provider_backpressure.core.config import SlotLag, WalHeadroom
 from airflow_provider_backpressure.core.gate.signals import HealthReading, decide, health
