@@ -15,7 +15,7 @@ from deltalake.exceptions import (
 )
 from deltalake.table import TableMerger
 
-from airflow_provider_backpressure.connectors.lake.delta import features
+from airflow_provider_backpressure.connectors.lake.delta import features, version_history
 from airflow_provider_backpressure.connectors.lake.delta import file_actions as delta_files
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
@@ -150,7 +150,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         """See :meth:`..base_table.LakeTable.is_rearranged`. Each entry of the log says it of its files."""
         table = self._load()
         same = str(table.metadata().id) == since.table
-        return same and delta_files.keeps_rows(self._place, since.number, table.version())
+        return same and version_history.keeps_rows(self._place, since.number, table.version())
 
     def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..base_table.LakeTable.read`. A file that is gone has no rows.
@@ -211,7 +211,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
 
     def _check_unreverted(self, table: DeltaTable, holder: Holder) -> None:
         if "version" in holder.about:
-            delta_files.check_unreverted(table, FENCE, holder.about["version"], self.name)
+            version_history.check_unreverted(table, FENCE, holder.about["version"], self.name)
 
     def _take(self, table: DeltaTable, holder: Holder, starts: Mapping[str, int], *, clear: bool) -> bool:
         self._files.write_holder(holder)

@@ -22,7 +22,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from airflow_provider_backpressure.connectors.lake.iceberg import data_files
+from airflow_provider_backpressure.connectors.lake.iceberg import data_files, snapshot_history
 from airflow_provider_backpressure.connectors.lake.iceberg import upsert as iceberg_merge
 from airflow_provider_backpressure.connectors.lake.iceberg.catalog_properties import (
     IMPLEMENTATION,
@@ -221,7 +221,7 @@ class IcebergTable(VersionedTable[Table]):
     def is_rearranged(self, since: ContentVersion) -> bool:
         """See :meth:`..base_table.LakeTable.is_rearranged`. Each snapshot says it by its operation."""
         table = self._load()
-        return str(table.metadata.table_uuid) == since.table and data_files.keeps_rows(table, since.number)
+        return str(table.metadata.table_uuid) == since.table and snapshot_history.keeps_rows(table, since.number)
 
     def read(self, files: Sequence[str] | None, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
         """See :meth:`..base_table.LakeTable.read`. A file that is gone has no rows."""
@@ -304,7 +304,7 @@ class IcebergTable(VersionedTable[Table]):
         return Holder.create(plan, before.epoch + 1 if before else 1, table=self._id(table))
 
     def _check_unreverted(self, table: Table, holder: Holder) -> None:
-        data_files.check_unreverted(table, table.properties.get(LAST), self.name)
+        snapshot_history.check_unreverted(table, table.properties.get(LAST), self.name)
 
     def _check_base(self, table: Table) -> None:
         """Once a snapshot is made on top, nothing says that those before it are gone."""

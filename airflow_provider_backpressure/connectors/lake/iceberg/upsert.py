@@ -26,7 +26,7 @@ from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId
 
 from airflow_provider_backpressure.connectors.lake.base_table import FILE_BYTES
-from airflow_provider_backpressure.connectors.lake.iceberg import data_files
+from airflow_provider_backpressure.connectors.lake.iceberg import snapshot_history
 from airflow_provider_backpressure.connectors.lake.iceberg.column_bounds import describe_files, may_hold
 from airflow_provider_backpressure.connectors.lake.iceberg.data_files import Data, remove, schema_of
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import Settled
@@ -183,7 +183,7 @@ def commit_change(table: Table, properties: dict[str, str], about: dict[str, str
             columns = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
             transaction._stage((), (columns,))
             snapshot = transaction.table_metadata.current_snapshot()
-            transaction.set_properties({**properties, LAST: data_files.describe_snapshot(snapshot)})
+            transaction.set_properties({**properties, LAST: snapshot_history.describe_snapshot(snapshot)})
             number = (snapshot.sequence_number if snapshot is not None else None) or 0
             producers = transaction._snapshot_producers
             clean_ups = [_postpone_clean_up(producer) for producer in producers]
