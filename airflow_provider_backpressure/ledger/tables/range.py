@@ -61,18 +61,17 @@ _THIS = _CANDIDATES.where(range_.c.seq == sa.bindparam("seq"))
 _ONE = sa.select(range_, _NOW).where(range_.c.plan_id == sa.bindparam("plan_id"), range_.c.seq == sa.bindparam("seq"))
 _UPDATE = sa.update(range_).where(range_.c.plan_id == sa.bindparam("key_plan"), range_.c.seq == sa.bindparam("key_seq"))
 
-# Ordered, so that no planner looks for it among a million committed ones.
-FIRST_PLANNED = (
+_PLANNED = (
     sa.select(range_.c.seq)
     .where(
         range_.c.plan_id == hydration.c.plan_id,
         range_.c.seq >= hydration.c.next_seq,
         is_in(RangeState.PLANNED),
     )
-    .order_by(range_.c.seq)
     .limit(1)
-    .scalar_subquery()
 )
+# Ordered, so that no planner looks for it among a million committed ones.
+FIRST_PLANNED = _PLANNED.order_by(range_.c.seq).scalar_subquery()
 """The plan's next range; ``NULL`` where none is planned."""
 _OTHER = range_.alias("other")
 _IS_LEFT = sa.and_(
@@ -87,8 +86,16 @@ _OPEN = (
     .where(hydration.c.id == sa.bindparam("id"))
     .limit(1)
 )
+# Where there are several hydrations, MySQL would look at all planned ranges of each, and sort them: it begins no search
+# at a number that another table's row has. It finds the first one by all columns of this index.
+_FIRST_OF_EACH = (
+    _PLANNED.with_hint(range_, BY_STATE, "mysql")
+    .where(range_.c.hydration_id == hydration.c.id)
+    .order_by(range_.c.hydration_id, range_.c.state, range_.c.plan_id, range_.c.seq)
+    .scalar_subquery()
+)
 HAS_OPEN: sa.ColumnElement[bool] = sa.or_(
-    FIRST_PLANNED.is_not(None),
+    _FIRST_OF_EACH.is_not(None),
     sa.select(_OTHER.c.seq)
     .with_hint(_OTHER, BY_STATE, "mysql")
     .where(_IS_LEFT)
