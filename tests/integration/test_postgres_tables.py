@@ -79,6 +79,27 @@ def test_a_column_that_may_be_null_has_a_range_for_it_before_any_is(database: En
 
 
 @pytest.mark.statement("X1")
+def test_a_table_that_inherits_may_hold_rows_without_a_value(database: Endpoint, opened: Open) -> None:
+    """X1: its parent says NOT NULL of its own rows alone; with the constraint there too no range is made for them."""
+    run(
+        database,
+        "CREATE TABLE t (shop int, CONSTRAINT filled NOT NULL shop NO INHERIT)",
+        "CREATE TABLE child () INHERITS (t)",
+        "CREATE TABLE grandchild () INHERITS (child)",
+        "INSERT INTO t SELECT generate_series(1, 1000)",
+        "INSERT INTO grandchild SELECT NULL FROM generate_series(1, 3)",
+        "ALTER TABLE child ADD CONSTRAINT filled NOT NULL shop NO INHERIT",
+    )
+    source = opened(split_column="shop")
+    sizes, snapshot = assert_covered(database, source, rows=100, query="TABLE t")
+    ranges = [piece.bounds for piece in source.ranges(snapshot, rows=100, bytes=MANY_BYTES)]
+    assert (ranges[-1], sizes[-1]) == (NullBounds(column="shop"), 3)
+    run(database, "DELETE FROM grandchild", "ALTER TABLE grandchild ALTER shop SET NOT NULL")
+    ranges = [piece.bounds for piece in source.ranges(source.snapshot(), rows=100, bytes=MANY_BYTES)]
+    assert ranges[-1] != NullBounds(column="shop")
+
+
+@pytest.mark.statement("X1")
 @pytest.mark.parametrize("parts", range(2, 11))
 def test_an_open_range_with_rows_without_a_key_is_cut_to_its_end(database: Endpoint, opened: Open, parts: int) -> None:
     """X1: two in five rows have none; every row is in one piece."""

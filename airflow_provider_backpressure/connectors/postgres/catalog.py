@@ -246,11 +246,22 @@ _DATABASE_COLLATIONS_SINCE = 150000
 _IN_USE = sql.SQL(
     "CASE WHEN d.own ->> 'datcollversion' <> '' THEN pg_database_collation_actual_version((d.own ->> 'oid')::oid) END"
 )
-# Of a foreign table PostgreSQL believes NOT NULL, and enforces nothing; nor of one that is read with such a part.
+# Of a foreign table PostgreSQL believes NOT NULL, and enforces nothing; nor of one that is read with such a part. A
+# table that inherits may allow what its parent does not: the constraint is dropped there, or is not inherited.
 NOT_NULL = sql.SQL(
     """a.attnotnull AND NOT EXISTS (
                SELECT FROM pg_constraint k
                WHERE k.conrelid = a.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated)
+           AND NOT EXISTS (
+               WITH RECURSIVE children (oid) AS (
+                   SELECT i.inhrelid FROM pg_class p JOIN pg_inherits i ON i.inhparent = p.oid
+                   WHERE p.oid = a.attrelid AND p.relkind = 'r' AND p.relhassubclass
+                   UNION SELECT i.inhrelid FROM children c JOIN pg_inherits i ON i.inhparent = c.oid)
+               SELECT FROM children c JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = a.attname
+               WHERE NOT b.attnotnull OR EXISTS (
+                   SELECT FROM pg_constraint k
+                   WHERE k.conrelid = b.attrelid AND k.contype = 'n' AND k.conkey = ARRAY[b.attnum]
+                   AND NOT k.convalidated))
            AND a.attrelid NOT IN (
                WITH RECURSIVE believed (oid) AS (
                    SELECT ftrelid FROM pg_foreign_table

@@ -195,7 +195,8 @@ class Fold:
         emptied = self._truncate()
         kept = self._kept()
         if kept:
-            self._run("CREATE INDEX ON {changes} ({key}, seq)")
+            # Of hashes: as text a key is longer than in its own index, where it may have as many bytes as an entry can.
+            self._run("CREATE INDEX ON {changes} ({hashes}, seq)")
             self._run("ANALYZE {changes}")
             self._follow_moves(emptied=emptied)
         self._run(
@@ -237,7 +238,8 @@ class Fold:
     def _before(self, number: int, seq: int, key: list[str], *, emptied: bool) -> tuple[str | None] | None:
         """Return what a column had under a key before a move, or ``None`` where nobody here knows."""
         # The delete of the old key is just before the move.
-        row = self.connection.execute(self._sql(_EARLIER, **self._build_names(number)), (*key, seq - 1)).fetchone()
+        earlier = self._sql(_EARLIER, **self._build_names(number))
+        row = self.connection.execute(earlier, (*key, *key, seq - 1)).fetchone()
         if row is not None:
             return None if row[0] else (row[1],)
         if emptied or not self.trusted:
@@ -315,12 +317,23 @@ class Fold:
             "same": sql.SQL(" AND ").join(
                 sql.SQL("t.{} = {}").format(self._name(number), self._value(number)) for number in self._key
             ),
-            "given": sql.SQL(" AND ").join(sql.SQL("{} = %s").format(_column(number)) for number in self._key),
+            "hashes": sql.SQL(", ").join(_hash(_column(number)) for number in self._key),
+            "given": sql.SQL(" AND ").join(
+                [
+                    *(sql.SQL("{} = %s").format(_column(number)) for number in self._key),
+                    *(sql.SQL("{} = {}").format(_hash(_column(number)), _hash(sql.SQL("%s"))) for number in self._key),
+                ]
+            ),
             "given_there": sql.SQL(" AND ").join(
                 sql.SQL("{} = CAST(%s::text AS {})").format(self._name(number), sql.SQL(self._type(number)))
                 for number in self._key
             ),
-            "alike": sql.SQL(" AND ").join(sql.SQL("p.{0} = n.{0}").format(_column(number)) for number in self._key),
+            "alike": sql.SQL(" AND ").join(
+                sql.SQL("p.{0} = n.{0} AND {1} = {2}").format(
+                    _column(number), *(_hash(sql.Identifier(table, f"c{number}")) for table in ("p", "n"))
+                )
+                for number in self._key
+            ),
             **OPERATIONS,
         }
         return sql.SQL(statement).format(**{**known, **parts})
@@ -354,6 +367,10 @@ class Fold:
 
 def _column(number: int) -> sql.Identifier:
     return sql.Identifier(f"c{number}")
+
+
+def _hash(text: sql.Composable) -> sql.Composed:
+    return sql.SQL("pg_catalog.hashtextextended({}::text, 0)").format(text)
 
 
 _FOUND = "UPDATE {changes} SET {value} = %s, kept = nullif(array_remove(kept, %s::smallint), '{{}}') WHERE seq = %s"
