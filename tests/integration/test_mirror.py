@@ -173,6 +173,19 @@ def test_only_rows_that_differ_are_staged(
     assert mirror(composed, "third").markers == {}
 
 
+@pytest.mark.parametrize("name", ["ctid of theirs", "gone", "backpressure held", "s", "c0"])
+def test_a_column_may_have_any_name(
+    name: str, database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a range is staged as a whole, too: its rows stand beside what is known of them."""
+    monkeypatch.setattr(mirror_by_row_hashes, "hash_alike", lambda *_: False)
+    run(database, f'ALTER TABLE t RENAME code TO "{name}"')
+    mirror(composed, "first")
+    run(database, f"UPDATE t SET \"{name}\" = 'changed' WHERE id = 7", *CHANGES[1:])
+    mirror(composed, "second")
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
 def test_a_table_of_nothing_but_its_key_is_mirrored(database: Endpoint, composed: Composed) -> None:
     run(database, "ALTER TABLE t DROP COLUMN code, DROP COLUMN price")
     mirror(composed, "first")

@@ -101,7 +101,7 @@ def mirror_stage(connection: psycopg.Connection, spec: RangeSpec, piece: Slice, 
     parts = range_.list_parts(connection) | {
         "range": every,
         "differences": DIFFERENCES,
-        "held": sql.Identifier("backpressure held"),
+        "first": sql.Identifier(write.key[0]),
         "changes": sql.SQL(", ").join(
             sql.SQL("{} = d.{}").format(sql.Identifier(name), kept[name]) for name in list_changing(connection, write)
         ),
@@ -222,13 +222,14 @@ def _read_number(connection: psycopg.Connection, query: sql.Composed) -> int:
 DELETING = 0x6270_6465_6C65
 """Advisory lock of ranges that delete, beside the target's name."""
 DIFFERENCES = sql.Identifier("pg_temp", "backpressure_differences")
-# Each side is read once for all three statements. Compared is what is stored: values that are equal, such as 1.0 and
-# 1.00, are different rows to a checksum, and some types have no equality.
+# Each side is read once for all three statements. No column of the key is NULL in a row that has its twin. Compared is
+# what is stored: values that are equal, such as 1.0 and 1.00, are different rows to a checksum, and some types have no
+# equality.
 _COMPARE = """
     CREATE TEMP TABLE backpressure_differences ON COMMIT DROP AS
-    SELECT {keeps}, s.ctid IS NULL AS gone, t.{held} IS NULL AS fresh
-    FROM (SELECT r.*, true AS {held} FROM ({range}) AS r) AS t FULL JOIN {stage} AS s ON {key}
-    WHERE s.ctid IS NULL OR t.{held} IS NULL OR ROW({replaced})::record *<> ROW({new})::record
+    SELECT {keeps}, s.ctid IS NULL AS gone, s.ctid IS NOT NULL AND t.{first} IS NULL AS fresh
+    FROM ({range}) AS t FULL JOIN {stage} AS s ON {key}
+    WHERE s.ctid IS NULL OR t.{first} IS NULL OR ROW({replaced})::record *<> ROW({new})::record
 """
 _COUNT = """
     SELECT count(*) FILTER (WHERE gone), count(*) FILTER (WHERE fresh), count(*) FILTER (WHERE NOT gone AND NOT fresh)
