@@ -1,10 +1,13 @@
 """What a hydration has landed in files is read back as a source, by its marks; every kind of table of files."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -294,6 +297,19 @@ def test_a_snapshot_that_counts_nothing_is_another_version(case: Any):
             snapshot.append_data_file(*parquet_files_to_data_files(found.io, transaction.table_metadata, iter([path])))
     assert len(case.rows()) == 23
     assert read_version(case, after=version) != version
+
+
+@pytest.mark.parametrize("case", ["parquet"], indirect=True)
+@pytest.mark.parametrize("name", ["day=1/other.parquet", "other.pq"])
+def test_rows_of_others_that_readers_see_are_not_left_out(case: Any, name: str):
+    """Readers look into folders and at every ending, so a copy of what is landed would lack these rows."""
+    fill(case, 2)
+    read_version(case)
+    file = Path(case.declared.path) / name
+    file.parent.mkdir(exist_ok=True)
+    pq.write_table(pyarrow.table({"id": [7]}), file)
+    with pytest.raises(SourceRefused, match=re.escape(f"such as {name}: they are not read")):
+        read_version(case)
 
 
 @pytest.mark.parametrize("case", ["parquet"], indirect=True)

@@ -203,8 +203,14 @@ class ParquetTable:
     def content(self) -> Content:
         """See :meth:`..base_table.LakeTable.content`. Of every plan: each file has its mark.
 
-        A range that is repaired has a file of the same name, which is younger.
+        A range that is repaired has a file of the same name, which is younger. ``SinkRefused`` where readers see rows
+        in files of another place or ending.
         """
+        if foreign := self._foreign():
+            raise SinkRefused(
+                f"{self.name} holds files that readers take for data too, in a folder below it or without the ending "
+                f".parquet, such as {foreign[0]}: they are not read. Move them to another place."
+            )
         marks, visible, ages = [], {}, {}
         for info in self._visible():
             visible[info.base_name] = (info.size, footer(self._place, info.base_name).num_rows)
