@@ -8,7 +8,9 @@ from rich.progress import track
 
 from airflow_provider_backpressure.cli.command import FAILED, SHOWN, command, find_hydration, open_ledger, print_rows
 from airflow_provider_backpressure.core.config import Consistency
+from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.ports.ledger import every_range
+from airflow_provider_backpressure.core.reconciliation.restore_detection import describe_unpublished
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.core.verification.verifier import Verify
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of, get_recorded_plan
@@ -28,8 +30,11 @@ def verify(args: Namespace) -> int:
             ranges = every_range(ledger, plan.plan_id, states)
             shown = _show_progress(ranges, counts.committed + counts.revoked)
             report = opened.verifier(plan, found.id).verify(shown, Verify.FULL if args.full else Verify.TARGET)
-    equal = report.equal and not counts.open
+            row = opened.sink.held()
     against = [f"{counts.open} ranges are not committed yet"] if counts.open else []
+    if found.phase is Phase.STEADY_STATE and row is not None and row.plan_id == plan.plan_id and not row.published:
+        against.append(": ".join(describe_unpublished(found.sink_identity, plan.plan_id)))
+    equal = report.equal and not against
     summary = {
         "id": found.id[:SHOWN],
         "target": found.sink_identity,

@@ -13,6 +13,8 @@ from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
+from dev.services import Server
+from tests.conftest import fresh_database
 from tests.support import lakes, mysql
 from tests.support.composed import Composed, difference
 from tests.support.ledgers import new_ledger
@@ -158,6 +160,34 @@ def test_a_restored_target_is_named_and_its_word_can_be_taken(composed: Composed
     composed.run()
     composed.finish()
     assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+@pytest.mark.fault(23)
+def test_a_target_that_was_restored_to_before_its_rows_were_published_is_named(
+    composed: Composed, database: Endpoint, postgres: Server
+):
+    """Fault 23: all ranges are there, beside the old rows; the target's word lets them be published again."""
+    with fresh_database(postgres) as sink:
+        admin, copy = replace(sink, database="postgres"), f"{sink.database}_copy"
+        composed = replace(composed, sink=sink, mode="replace")
+        run(sink, "CREATE SCHEMA raw", "CREATE TABLE raw.t (id text PRIMARY KEY, code text)")
+        run(sink, "INSERT INTO raw.t VALUES ('old', 'old')")
+        composed.plan()
+        composed.run()
+        ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{sink.database}'"
+        run(admin, ended, f"CREATE DATABASE {copy} TEMPLATE {sink.database}")
+        composed.finish()
+        assert composed.plan().verdict is Verdict.UNCHANGED
+        run(admin, f"DROP DATABASE {sink.database} WITH (FORCE)", f"CREATE DATABASE {sink.database} TEMPLATE {copy}")
+        run(admin, f"DROP DATABASE {copy}")
+        with pytest.raises(LedgerRefused, match=r"does not hold the new rows of plan .*restored from an older backup"):
+            composed.plan()
+        with composed.open() as ports:
+            ports.planner().reindex(ports.hydration, who="ada", accept=True)
+        assert composed.plan().verdict is Verdict.RESUMED
+        composed.finish()
+        assert difference(database, "t", sink, "raw.t") == (0, 0)
+        assert composed.plan().verdict is Verdict.UNCHANGED
 
 
 def test_a_mysql_key_is_cut_where_no_marker_is(composed: Composed, mysql_database: Endpoint, tmp_path: Path):

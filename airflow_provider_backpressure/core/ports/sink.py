@@ -59,6 +59,8 @@ class PlanRow:
     """The whole of it, but for its epoch; ``None`` where an earlier release has begun it."""
     committed: int
     """Slices of the plan that have a marker, revoked ones not counted."""
+    published: bool = True
+    """Whether readers see the rows of the plan; under ``replace`` they do not until the end."""
 
 
 class Activity(StrEnum):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Consistency, NewColumn
-from airflow_provider_backpressure.core.gate.hydration_record import Hydration, RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range, list_submitted
 from airflow_provider_backpressure.core.ports.sink import FencesSlices, PlanRow, Sink
@@ -101,6 +101,7 @@ class Reindexer:
             row=row,
             unsettled=unsettled,
             confirmed=confirmed,
+            finished=hydration.phase is Phase.STEADY_STATE,
             unknown=unknown,
             source_identity=self.source.identity,
             environment=self.environment,

@@ -20,6 +20,12 @@ class Standing(Enum):
     """The ledger knows more: the target was restored, emptied or taken. A person decides how to continue."""
 
 
+def describe_unpublished(target: str, plan_id: str) -> tuple[str, str]:
+    """Return what is said of a target that has the rows of a plan beside the old ones, although they were published."""
+    what = f"{target} does not hold the new rows of plan {plan_id}, which the ledger has as published"
+    return what, "it was restored from an older backup"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """A relation, and one sentence about it, which says what to do where nothing is done by itself."""
@@ -43,6 +49,8 @@ class Comparison:
     """Slices of the sink's plan that are committed there, by attempts that the ledger has not settled yet."""
     confirmed: int = 0
     """Ranges of the ledger that did not change under ``mirror``: an earlier plan's markers prove them."""
+    finished: bool = False
+    """Whether the ledger has the plan as verified, with its rows before the readers' eyes."""
     unknown: bool = False
     """Whether the sink has a marker of the plan that is of no range in the ledger: none of that number and bounds."""
     source_identity: str
@@ -91,6 +99,8 @@ class Comparison:
                 f"committed, under epoch {row.epoch} of {plan.epoch}",
                 "it was restored from an older backup",
             )
+        if self.finished and not row.published:
+            return self._stop(*describe_unpublished(self.target, plan.plan_id))
         behind = settled > committed and ahead > self.counts.admitted + self.counts.failed
         # Where a later snapshot may follow, a lane that was killed between both leaves only the epoch apart.
         newer = row.epoch > plan.epoch and not (plan.survives and self.counts.open)

@@ -332,6 +332,20 @@ def test_a_followed_table_with_open_ranges_is_not_compared_by_value(
     assert told == states
 
 
+def test_a_target_that_lost_its_published_rows_is_not_equal(world, airflow, monkeypatch):
+    """Its backup is of the time when they lay beside the old ones: compared with the markers, they are all there."""
+    monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])
+    monkeypatch.setitem(recorded.SINKS, "memory", lambda write, identity: world.flow["sink"])
+    HydrateOperator(task_id="hydrate", **world.flow).execute(context())
+    world.ledger.finish(world.hydration.id)
+    assert airflow("verify", "sink")[0] == 0
+    held = world.sink.held()
+    monkeypatch.setattr(type(world.sink), "held", lambda self: replace(held, published=False))
+    code, out, _ = airflow("verify", "sink", "--output", "json")
+    assert code == 1
+    assert "does not hold the new rows of plan" in out
+
+
 def test_a_wrong_range_is_read_once_more(world, airflow, monkeypatch):
     """Its rows go, the DAG's next run brings them, and who asked for it stays in the control table."""
     monkeypatch.setitem(recorded.SOURCES, "memory", lambda read, identity: world.flow["source"])

@@ -227,18 +227,20 @@ def plan_row(connection: Connection, plans: SystemTable, commits: SystemTable, *
     """Return the plan row of a target; ``None`` where there is none, or no table for it."""
     query = sql.SQL(_ROW).format(plans=sql.SQL(plans.name.sql), commits=sql.SQL(commits.name.sql))
     try:
-        row = connection.execute(query, {"target": fence, "own": list(OWN)}).fetchone()
+        values = {"target": fence, "own": list(OWN), "replaces": Mode.REPLACE.value, "publish": PUBLISH}
+        row = connection.execute(query, values).fetchone()
     except psycopg.errors.UndefinedTable:
         return None
     if row is None:
         return None
-    plan_id, epoch, source_identity, whole, committed = row
+    plan_id, epoch, source_identity, whole, committed, published = row
     return PlanRow(
         plan_id=plan_id,
         epoch=epoch,
         source_identity=source_identity,
         plan=Plan.from_json(whole) if whole else None,
         committed=committed,
+        published=published,
     )
 
 
@@ -314,7 +316,9 @@ _OWNED = sql.SQL(
 _ROW = """
     SELECT p.plan_id, p.epoch, p.source_identity, to_jsonb(p) ->> 'plan',
            (SELECT count(*) FROM {commits} c
-            WHERE c.plan_id = p.plan_id AND NOT c.slice_id = ANY (%(own)s) AND NOT c.revoked)
+            WHERE c.plan_id = p.plan_id AND NOT c.slice_id = ANY (%(own)s) AND NOT c.revoked),
+           p.mode <> %(replaces)s OR EXISTS (
+            SELECT FROM {commits} c WHERE c.plan_id = p.plan_id AND c.slice_id = %(publish)s)
     FROM {plans} p
     WHERE p.target = %(target)s
 """
