@@ -173,6 +173,32 @@ def test_only_rows_that_differ_are_staged(
     assert mirror(composed, "third").markers == {}
 
 
+EXTENSIONS = {"citext": "'a' || {}", "ltree": "('a' || {})::other.ltree", "hstore": "other.hstore('k', ({})::text)"}
+
+
+@pytest.mark.parametrize("as_a_whole", [False, True])
+@pytest.mark.parametrize("type_", mark_long(EXTENSIONS, quick=["citext"]))
+def test_a_key_may_be_of_an_extension_that_is_not_searched(
+    type_: str, as_a_whole: bool, database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operators lie in a schema that nobody names, and those of text take other values for the same."""
+    value = EXTENSIONS[type_].format
+    run(database, "DROP TABLE t", "CREATE SCHEMA other", f"CREATE EXTENSION {type_} SCHEMA other")
+    run(
+        database,
+        f"CREATE TABLE t (id int, k other.{type_}, v int, PRIMARY KEY (id, k))",
+        f"INSERT INTO t SELECT g, {value('g')}, g FROM generate_series(1, 100) g",
+    )
+    if as_a_whole:
+        monkeypatch.setattr(mirror_by_row_hashes, "hash_alike", lambda *_: False)
+    composed = replace(composed, reading={"split_column": "id"}, key=("id", "k"))
+    mirror(composed, "first")
+    changed = "upper(k::text)::other.citext" if type_ == "citext" else value("id + 1000")
+    run(database, f"UPDATE t SET k = {changed} WHERE id % 3 = 0", "UPDATE t SET v = v + 1 WHERE id % 5 = 0")
+    mirror(replace(composed, budget=replace(composed.budget, max_deletes=1.0)), "second")
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
 @pytest.mark.parametrize("name", ["ctid of theirs", "gone", "backpressure held", "s", "c0"])
 def test_a_column_may_have_any_name(
     name: str, database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch

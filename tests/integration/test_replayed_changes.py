@@ -164,6 +164,28 @@ def test_a_key_may_be_as_long_as_its_own_index_allows(make: Make) -> None:
     assert table.differs() == (0, 0)
 
 
+@pytest.mark.parametrize("type_", ["ltree", "citext"])
+def test_a_key_may_be_of_an_extension_that_is_not_searched(type_: str, make: Make) -> None:
+    """In the target, and where rows are read again: without its own operators a key of ``citext`` is one of text."""
+    types = {"a": "smallint", "k": f"other.{type_}", "doc": "text"}
+    table = make(
+        "CREATE SCHEMA other",
+        f"CREATE EXTENSION {type_} SCHEMA other",
+        f"CREATE TABLE t (a smallint, k other.{type_}, doc text, PRIMARY KEY (a, k))",
+        "ALTER TABLE t ALTER doc SET STORAGE EXTERNAL",
+        columns=tuple(Column(name=name, type=type_) for name, type_ in types.items()),
+        key=("a", "k"),
+    )
+    table.source(f"INSERT INTO t SELECT 1, ('k' || g)::other.{type_}, {long('a')} FROM generate_series(1, 4) g")
+    table.replay()
+    table.source("UPDATE t SET k = upper(k::text)::other." + type_, "DELETE FROM t WHERE k::text = 'K3'")
+    table.replay()
+    table.source("UPDATE t SET a = 2 WHERE k::text = 'K1'", "DELETE FROM raw.t WHERE k::text = 'K1'")
+    table.replay()
+    assert table.asked == 1
+    assert table.differs() == (0, 0)
+
+
 def test_a_row_is_read_again_by_a_key_with_an_array(make: Make) -> None:
     """Arrays of arrays are taken apart to their elements, so keys are passed one by one."""
     types = {"a": "smallint", "k": "numeric[]", "doc": "text"}

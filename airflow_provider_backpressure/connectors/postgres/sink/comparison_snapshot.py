@@ -12,6 +12,7 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.connect import EVERY_ROW, connect
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
+from airflow_provider_backpressure.connectors.postgres.key_operators import find_key_operators
 from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn, slot_name
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import plan_row
 from airflow_provider_backpressure.connectors.postgres.sink.range_conditions import RangeConditions
@@ -181,6 +182,7 @@ class PostgresTargetMoment:
     def _copy_touched(self, fold: Fold, write: WriteSpec) -> None:
         """Copy the target's rows that the changes are about, once as they are and once to be changed."""
         run = self._connection.execute
+        find_key_operators(self._connection, write.target, write.key)
         order = [column.name for column in write.columns]
         parts = {
             "touched": TOUCHED,

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.errors import is_held_up
+from airflow_provider_backpressure.connectors.postgres.key_operators import find_key_operators
 from airflow_provider_backpressure.connectors.postgres.tasks import binary_copy as binary
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SINK
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, print_as_text
@@ -192,6 +193,7 @@ class Fold:
 
     def apply(self, changes: Changes) -> None:
         """Fold what waits, and let it into the target."""
+        find_key_operators(self.connection, self.write.target, self.write.key)
         emptied = self._truncate()
         kept = self._kept()
         if kept:

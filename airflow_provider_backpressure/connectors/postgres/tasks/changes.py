@@ -15,6 +15,7 @@ import numpy
 import psycopg
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.key_operators import find_key_operators
 from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn
 from airflow_provider_backpressure.connectors.postgres.replication_slots import position as position_of
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
@@ -193,6 +194,8 @@ class LogChanges:
         ):
             # Before that, a row of the window would be taken for one that was deleted since.
             _await_visible(connection, self.xids)
+            table = sql.Identifier(*self._table).as_string(connection)
+            find_key_operators(connection, table, self._key, for_session=True)
             for at in range(0, len(keys), AGAIN_ROWS):
                 some = keys[at : at + AGAIN_ROWS]
                 found = connection.execute(query, [list(values) for values in zip(*some, strict=True)])

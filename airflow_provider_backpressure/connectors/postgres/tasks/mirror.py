@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.key_operators import find_key_operators
 from airflow_provider_backpressure.connectors.postgres.key_types import key_cast
 from airflow_provider_backpressure.connectors.postgres.predicates import condition
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import (
@@ -47,7 +48,11 @@ class MirroredRange:
         )
 
     def check_stage(self, connection: psycopg.Connection) -> None:
-        """Raise ``SinkRefused`` where staged rows have one key, or lie outside the bounds; count their keys."""
+        """Raise ``SinkRefused`` where staged rows have one key, or lie outside the bounds; count their keys.
+
+        From here on they can be compared with those of the target.
+        """
+        find_key_operators(connection, self.spec.write.target, self.spec.write.key)
         key = sql.SQL(", ").join(map(sql.Identifier, self.spec.write.key))
         _check_key(connection, self.spec, key)
         # Of the key alone, and of few rows: what the planner has to know is how many there are, and that they differ.

@@ -7,6 +7,7 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from airflow_provider_backpressure.connectors.postgres.key_operators import find_key_operators
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import (
     MARKER_WAIT,
     SINK,
@@ -43,6 +44,7 @@ def move_in_order(connection: psycopg.Connection, write: WriteSpec) -> None:
     Of several rows of one record, as a transform makes them, the last to come is the last one.
     """
     key = sql.SQL(", ").join(map(sql.Identifier, write.key))
+    find_key_operators(connection, write.target, write.key)
     _check_keys(connection, write)
     place = sql.SQL(", ").join(sql.SQL("{} DESC").format(sql.Identifier(name)) for name in write.place)
     last = sql.SQL("(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, {2}, ctid DESC) AS l").format(key, STAGE, place)
