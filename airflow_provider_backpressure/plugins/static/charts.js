@@ -83,7 +83,7 @@ function plot(lib, place, index, at, lines, { height = HEIGHT, times = true, lef
     height,
     tzDate: (seconds) => lib.tzDate(new Date(seconds * 1000), zone()),
     scales: { x: { range: (_, first, last) => (first === last ? [first - 30, last + 30] : [first, last]) }, y: { range: (_, least, most) => [0, most > 0 ? most * 1.05 : 1] }, ...scales },
-    padding: [8, right ? 0 : 16, 0, 0],
+    padding: [8, right ? 0 : 16, times ? 0 : 8, 0],
     series: [{ label: "at", value: (_, seconds) => (seconds === null ? DASH : time(seconds * 1000)) }, ...lines.map(({ values, ...each }) => each)],
     axes: [
       axis({ show: times, values: (_, splits, __, ___, apart) => marks(splits, apart), space: 70 }),

@@ -103,7 +103,7 @@ export function ranges(id, anew) {
       show(inner, found.length > 0);
       if (!found.length) return;
       const each = found[0].last - found[0].first + 1;
-      put(summary, `${whole(one.ranges?.total)} ranges${each > 1 ? `, ${whole(each)} in each tile` : ""}`);
+      put(summary, `${whole(one.ranges?.total)} range${one.ranges?.total === 1 ? "" : "s"}${each > 1 ? `, ${whole(each)} in each tile` : ""}`);
       paint();
     },
   };
