@@ -84,6 +84,14 @@ class Holder:
         return cls(**json.loads(text))
 
 
+def format_other_sink(name: str, sink: str) -> str:
+    """Return the sentence about a table that a hydration with another kind of sink holds: neither sees the other's."""
+    return (
+        f"{name} is held by a plan of {sink}: two hydrations would overwrite each other's rows. Remove that hydration "
+        "by `airflow backpressure uninstall`, or name another table."
+    )
+
+
 def format_missing_table(name: str) -> str:
     """Return the sentence about a table that is gone, or is another one by now."""
     return f"{name} is not the table that earlier plans wrote: it was dropped or created again; {RESTART}."

@@ -18,7 +18,7 @@ from deltalake.table import TableMerger
 from airflow_provider_backpressure.connectors.lake.delta import features, version_history
 from airflow_provider_backpressure.connectors.lake.delta import file_actions as delta_files
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, Settled
-from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_other_sink
 from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import (
     Notes,
     batches,
@@ -206,6 +206,8 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         return next((one for one in holders if table.transaction_version(f"{FENCE}:{one.plan_id}") == epoch), None)
 
     def _create_holder(self, table: DeltaTable, plan: Plan) -> Holder:
+        if any(name.startswith(f"{FENCE}.") for name in table.metadata().configuration):
+            raise SinkRefused(format_other_sink(self.name, "SparkTableSink"))
         epoch = (table.transaction_version(FENCE) or 0) + 1
         return Holder.create(plan, epoch, table=self._id(table), version=table.version() + 1)
 

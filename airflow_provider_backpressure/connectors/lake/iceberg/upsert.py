@@ -30,7 +30,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg import snapshot_histo
 from airflow_provider_backpressure.connectors.lake.iceberg.column_bounds import describe_files, may_hold
 from airflow_provider_backpressure.connectors.lake.iceberg.data_files import Data, remove, schema_of
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import Settled
-from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark
+from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark, format_other_sink
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import (
     StagedRows,
     check_arriving,
@@ -248,6 +248,8 @@ def describe_mark(mark: Mark) -> dict[str, str]:
 
 def read_holder(table: Table) -> Holder | None:
     text = table.properties.get(PLAN)
+    if text and not text.startswith("{"):
+        raise SinkRefused(format_other_sink(".".join(table.name()), "SparkTableSink"))
     return Holder.from_json(text) if text else None
 
 

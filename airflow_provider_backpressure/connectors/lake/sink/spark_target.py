@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_provider_backpressure.connectors.lake.markers import Holder, make_revoked_marker
+from airflow_provider_backpressure.connectors.lake.markers import Holder, format_other_sink, make_revoked_marker
 from airflow_provider_backpressure.connectors.lake.sink.spark_fencing import (
     FencedSparkTable,
     find_pending_clear,
@@ -97,6 +97,8 @@ class SparkTableTarget(FencedSparkTable):
         with self._errors():
             before = self._table.state(with_losses=True)
             Holder.check_turn(_holder_of(before), plan)
+            if before.holder is None and self._table.is_held_by_task_sink():
+                raise SinkRefused(format_other_sink(self._name, "DeltaSink"))
             clears = (clear or "") if plan.mode is Mode.APPEND or plan.consistency is Consistency.CATCH_UP else ""
             epoch = began = next_epoch(before)
             _check_starts(before, plan, self._name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType, TimestampType
 
+from airflow_provider_backpressure.connectors.lake.markers import FOLDER
 from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, KEY, Kind, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import (
     SPARK_ERRORS,
@@ -101,6 +102,20 @@ class DeltaTable(SparkTable):
                 f"{self.name} is partitioned by {', '.join(binary)}, and Delta keeps bytes there as text, which "
                 "changes some of them: partition it by another column."
             )
+
+    def is_held_by_task_sink(self) -> bool:
+        """See :meth:`SparkTable.is_held_by_task_sink`.
+
+        No statement shows the log's app transactions, but plans lie beside it.
+        """
+        (detail,) = self.ask(f"DESCRIBE DETAIL {self.quoted}")
+        try:
+            found = self.session.read.format("binaryFile").load(f"{detail['location']}/{FOLDER}/plans").select("path")
+            return bool(found.limit(1).collect())
+        except SPARK_ERRORS as error:
+            if "PATH_NOT_FOUND" in str(error):
+                return False
+            raise
 
     def list_lossy_partitions(self) -> tuple[str, ...]:
         """See :meth:`SparkTable.list_lossy_partitions`."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import DataType, StructType
 
-from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, HEAD, KEY, LogState, Note
+from airflow_provider_backpressure.connectors.lake.markers import format_other_sink
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import CHAIN, HEAD, KEY, PLAN, LogState, Note
 from airflow_provider_backpressure.connectors.lake.spark.connect_or_classic_session import SPARK_ERRORS, disable_cache
 from airflow_provider_backpressure.connectors.lake.spark.delta import check_format
 from airflow_provider_backpressure.connectors.lake.spark.table import (
@@ -103,6 +104,8 @@ class IcebergTable(SparkTable):
         """
         self.refresh()
         properties = self.all_properties()
+        if properties.get(PLAN, "").startswith("{"):
+            raise SinkRefused(format_other_sink(self.name, "IcebergSink"))
         head = properties.get(CURRENT, "none")
         if head != self._seen:
             # What has been read of a snapshot and those before it never changes.

@@ -121,6 +121,10 @@ class SparkTable(ABC):
         """Whether what a commit keeps depends on the time zone of its session, which must be UTC then."""
         return False
 
+    def is_held_by_task_sink(self) -> bool:
+        """Whether a sink whose tasks write holds the table; asked where the state does not say so."""
+        return False
+
     def properties(self) -> dict[str, str]:
         """Return our table properties."""
         return {name: value for name, value in self.all_properties().items() if name.startswith(f"{KEY}.")}
