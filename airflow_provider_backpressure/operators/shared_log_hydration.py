@@ -244,9 +244,11 @@ class TableStream:
             if run:
                 # By the planning task's name the log is found again.
                 opened.ledger.keep_declaration(self.id, to_json(opened.declaration))
-            plan, members = planner.find_plan(), self.find_members()
-            unused = plan is None or not (members or plan.replays)
-            if unused or (restart and plan is not None and plan.restarted_by != run):
+            members = self.find_members()
+            # Looked at first: a target that was restored or emptied is no plan's any more, and this is the way out.
+            begins = restart and (hydration.plan is None or hydration.plan.restarted_by != run)
+            plan = None if begins else planner.find_plan()
+            if plan is None or not (members or plan.replays):
                 planner.begin(restarted_by=run if restart else "")
             else:
                 try:

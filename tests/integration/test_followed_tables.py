@@ -20,9 +20,10 @@ from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.exceptions import TablesFailed
 from airflow_provider_backpressure.ledger.repository import SqlLedger
 from dev.services import Server
+from tests.conftest import fresh_database
 from tests.support.marks import mark_long
 from tests.support.operator_flow import OperatorFlow, writing
-from tests.support.postgres import connected
+from tests.support.postgres import connected, run
 from tests.support.waiting import beside
 
 pytestmark = pytest.mark.integration
@@ -55,6 +56,33 @@ def test_a_group_of_followed_tables_has_one_slot_and_one_publication(flow: Opera
     assert len(flow.hydrations()) == len(flow.names) + 1
     rows = flow.do("SELECT target, consistent FROM raw.backpressure_plan ORDER BY 1")
     assert rows == [("raw.a", True), ("raw.b", True), (f"raw.{name}", True), ("raw.c", True)]
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("how", mark_long(["emptied", "restored"], quick=["emptied"]))
+def test_a_target_that_lost_its_plans_is_filled_again_by_a_restart(
+    how: str, database: Endpoint, postgres: Server, tmp_path: Path
+) -> None:
+    """Fault 23: the run stops, and says to restart, which begins the log and all of its tables again."""
+    with fresh_database(postgres) as target, closing(OperatorFlow.make(database, tmp_path, target=target)) as flow:
+        admin, copy = replace(target, database="postgres"), f"{target.database}_copy"
+        assert flow.run()
+        if how == "restored":
+            run(admin, f"CREATE DATABASE {copy} TEMPLATE {target.database}")
+        flow.change("UPDATE a SET v = v + 1 WHERE id < 10")
+        assert flow.with_run("second").run()
+        if how == "restored":
+            run(admin, f"DROP DATABASE {target.database} WITH (FORCE)")
+            run(admin, f"CREATE DATABASE {target.database} TEMPLATE {copy}", f"DROP DATABASE {copy}")
+        else:
+            run(target, "DROP SCHEMA raw CASCADE")
+        with pytest.raises(AirflowFailException, match=r'restored.*{"backpressure": "restart"}'):
+            flow.with_run("third").run()
+        assert flow.with_run("fourth", backpressure="restart").run()
+        assert flow.differs() == {}
+        flow.change("UPDATE a SET v = v + 1 WHERE id < 10")
+        assert flow.with_run("fifth").run()
+        assert flow.differs() == {}
 
 
 def test_ranges_and_windows_are_carried_out_by_spark(flow: OperatorFlow, connect: Server) -> None:
