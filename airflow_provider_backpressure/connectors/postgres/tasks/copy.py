@@ -13,11 +13,6 @@ from psycopg import sql
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out, own_types
 from airflow_provider_backpressure.connectors.postgres.tasks.mirror import mirror_stage
-from airflow_provider_backpressure.connectors.postgres.tasks.mirror_by_row_hashes import (
-    NotComparable,
-    SourceRange,
-    mirror_by_row_hashes,
-)
 from airflow_provider_backpressure.connectors.postgres.tasks.server_hash import (
     algorithm_of,
     choose_algorithm,
@@ -74,6 +69,13 @@ def copy_slice(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) 
 
 def _mirror(spec: RangeSpec, piece: Slice, source: Endpoint, sink: Endpoint) -> SliceResult | None:
     """Mirror a slice whose last checksum is one of a server; ``None`` where it is to be staged as a whole."""
+    # Only here: it loads numpy, which a process that copies does without.
+    from airflow_provider_backpressure.connectors.postgres.tasks.mirror_by_row_hashes import (
+        NotComparable,
+        SourceRange,
+        mirror_by_row_hashes,
+    )
+
     assert spec.last_write is not None, "the write that the checksum is of"
     tag = attempt_tag(spec.plan_id, piece.slice_id, spec.attempt)
     reading = replace(Reading.from_slice(spec.read, piece, tag), repeatable=True)
