@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.types import StringType
 
 from airflow_provider_backpressure.connectors.lake import base_table
@@ -21,6 +22,7 @@ from airflow_provider_backpressure.connectors.lake.delta.features import check_f
 from airflow_provider_backpressure.connectors.lake.parquet import atomic_writes_and_lock as folders
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_writes_and_lock import LocalFolder
 from airflow_provider_backpressure.connectors.lake.sink.target import check_columns
+from airflow_provider_backpressure.connectors.lake.spark.commit_notes import pack
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.connectors.lake.tasks import parquet_writer as lake_files
 from airflow_provider_backpressure.connectors.lake.tasks import write as lake
@@ -818,3 +820,21 @@ def test_a_folder_of_parquet_is_given_no_column(case: Case) -> None:
     begin(case).write(0)
     with pytest.raises(SinkRefused, match="cannot be given the column more: its files"), opened(case) as sink:
         sink.widen(more)
+
+
+@only("delta", "iceberg")
+@pytest.mark.statement("X1")
+def test_a_table_that_spark_writes_is_no_plans_of_ours(case: Any) -> None:
+    """X1: a plan of SparkTableSink is in a property of the table; its rows stay."""
+    begin(case, ranges=1).write(0)
+    with opened(case) as sink:
+        sink.erase()
+    held = {"backpressure.plan": pack({"plan_id": "p"})}
+    if isinstance(case, DeltaCase):
+        DeltaTable(case.folder).alter.set_table_properties(held, raise_if_not_exists=False)
+    else:
+        with case.writable().transaction() as transaction:
+            transaction.set_properties(held)
+    with pytest.raises(SinkRefused, match="is held by a plan of SparkTableSink"):
+        begin(case, ranges=1)
+    assert len(case.rows()) == 10

@@ -34,6 +34,7 @@ class ListedTable:
         self.notes: list[Note] = []
         self.taken: set[str] = set()
         self.cleared = 0
+        self.held_elsewhere = False
         self.expired = ""
         """A plan of which slices are missing while it holds the table."""
         self.rows = Mock()
@@ -43,6 +44,9 @@ class ListedTable:
         if not with_losses and state.holder is not None and state.holder.plan_id == self.expired:
             raise SinkRefused("its snapshots were expired")
         return state
+
+    def is_held_by_task_sink(self) -> bool:
+        return self.held_elsewhere
 
     def publish(self, note: Note) -> None:
         if note.token not in self.taken:
@@ -96,6 +100,21 @@ def test_rows_of_a_closed_plan_are_removed_once(table: ListedTable) -> None:
     assert target.begin(plan_of(PLAN), clear=CLOSED) == epoch + 1
     assert target.renew(PLAN) == epoch + 2
     assert table.cleared == 1
+
+
+@pytest.mark.statement("X1")
+def test_a_table_that_tasks_write_is_no_plans_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: nothing is committed; of a table that a plan of Spark holds it is not asked."""
+    monkeypatch.setattr(Holder, "create", make_holder)
+    table = ListedTable()
+    table.held_elsewhere = True
+    with pytest.raises(SinkRefused, match="is held by a plan of DeltaSink"):
+        target_of(table, 0).begin(plan_of(PLAN))
+    assert table.notes == []
+    table.held_elsewhere = False
+    target_of(table, 0).begin(plan_of(CLOSED))
+    table.held_elsewhere = True
+    target_of(table, 0).begin(plan_of(PLAN))
 
 
 def test_rows_that_are_replaced_by_key_stay(table: ListedTable) -> None:
