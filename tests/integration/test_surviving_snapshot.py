@@ -139,9 +139,11 @@ def test_a_lost_snapshot_is_continued_by_another_one(
         planned = ports.planner().plan()
         assert planned.note.endswith("if its snapshot is lost, another one continues")
         lose(ports, after)
+        first = ports.plan.snapshot_epoch
         ports.hydrator().run()
         assert ports.plan.plan_id == planned.plan.plan_id
-        assert ports.plan.counted
+        # The last range may have come in beside the one before it: then no other snapshot was needed.
+        assert ports.plan.counted or (after == RANGES - 1 and ports.plan.snapshot_epoch == first)
         finish(ports)
     assert compare_with_snapshot(composed) == (0, 0)
     assert difference(composed.source, "public.t", composed.sink, "raw.t") != (0, 0), "it did change meanwhile"
