@@ -25,7 +25,7 @@ _FIND = """
     ), elsewhere AS (
         SELECT DISTINCT quote_ident(n.nspname) AS name
         FROM kinds k JOIN pg_catalog.pg_type t ON t.oid = k.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-        WHERE n.nspname <> 'pg_catalog' AND t.typtype = 'b'
+        WHERE n.nspname <> ALL (current_schemas(true)) AND t.typtype = 'b'
     )
     SELECT set_config(
         'search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), string_agg(name, ', ')), %(local)s)
