@@ -1,5 +1,6 @@
 """Commits of Iceberg whose answer is lost or a refusal: what landed stays readable, and what did not leaves no file."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
 from airflow_provider_backpressure.connectors.lake.iceberg.hadoop_catalog import HadoopCatalog
+from airflow_provider_backpressure.exceptions import SinkRefused
 from tests.conformance.sinks.cases import HadoopCase, IcebergCase, opened
 from tests.conformance.sinks.support import batches, begin, bounds, expected
 from tests.conformance.sinks.test_lakes import between, root
@@ -106,3 +108,18 @@ def test_a_commit_that_was_overtaken_leaves_no_manifest(
         Path(manifest.manifest_path).name for each in table.metadata.snapshots for manifest in each.manifests(table.io)
     }
     assert {path.name for path in root(case).rglob("*.avro")} == named
+
+
+@pytest.mark.statement("X1")
+def test_a_table_that_was_upgraded_to_a_newer_format_is_refused(case: IcebergCase) -> None:
+    """X1: pyiceberg does not write it. Between two ranges, and by the next plan."""
+    begun = begin(case)
+    begun.write(0)
+    # As Spark does it; pyiceberg writes no such metadata.
+    place = Path(case.writable().metadata_location.removeprefix("file://"))
+    place.write_text(json.dumps({**json.loads(place.read_text()), "format-version": 3, "next-row-id": 0}))
+    with pytest.raises(SinkRefused, match=r"t has format version 3, and 2 is the newest that IcebergSink writes"):
+        begun.write(1)
+    assert case.rows() == expected(case, 0)
+    with pytest.raises(SinkRefused, match="has format version 3"), opened(case) as sink:
+        sink.fit(case.columns, mode="append", key=("id",))

@@ -19,6 +19,7 @@ from pyiceberg.types import StringType
 
 from airflow_provider_backpressure.connectors.lake import base_table
 from airflow_provider_backpressure.connectors.lake.delta.features import check_features
+from airflow_provider_backpressure.connectors.lake.iceberg import data_files as iceberg_files
 from airflow_provider_backpressure.connectors.lake.parquet import atomic_writes_and_lock as folders
 from airflow_provider_backpressure.connectors.lake.parquet.atomic_writes_and_lock import LocalFolder
 from airflow_provider_backpressure.connectors.lake.sink.target import check_columns
@@ -772,12 +773,64 @@ def test_a_range_that_is_overtaken_by_a_column_alone_has_null_in_it(
     assert case.rows() == [*((key, None) for key in ids(0)), *expected(case, 1)]
 
 
+def exchange_column(case: Case) -> None:
+    """Drop the second column, and add another one of its name."""
+    assert isinstance(case, IcebergCase)
+    with case.writable().update_schema() as update:
+        update.delete_column("name")
+    widen(case)
+
+
 @only("iceberg", "hadoop")
 @pytest.mark.statement("R2")
-def test_a_column_whose_name_has_values_in_older_files_is_refused(case: Case) -> None:
-    """R2: readers find columns by their names, so a column that was dropped is back with its values."""
-    assert isinstance(case, IcebergCase)
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_column_that_is_dropped_and_added_has_none_of_its_old_values(case: Case, mode: str) -> None:
+    """R2: readers find columns by the ids in each file; files that a merge writes again have them too."""
+    begin(case, mode=mode).write(0)
+    exchange_column(case)
+    assert case.rows() == [(key, None) for key in ids(0)]
+    new = begin(case, mode=mode, ranges=1)
+    case.write(new.spec(0), batches(case, ids(1)))
+    if mode == "upsert":
+        case.write(new.spec(1), batches(case, ids(0)[:1]))
+        assert case.rows() == [*expected(case, 0)[:1], *((key, None) for key in ids(0)[1:]), *expected(case, 1)]
+        exchange_column(case)
+        assert case.rows() == [(key, None) for key in [*ids(0), *ids(1)]]
+    else:
+        assert case.rows() == [*((key, None) for key in ids(0)), *expected(case, 1)]
+        assert new.read_back(0).rows == 10
+        with landed(case) as source:
+            assert sorted(row for part in read_back(source) for row in part) == case.rows()
+
+
+@only("iceberg", "hadoop")
+@pytest.mark.statement("R2", "X1")
+def test_a_column_that_is_exchanged_while_a_range_is_written_has_its_values(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2, X1: the files of the attempt have another column's id, so the range is written again."""
+    begun = begin(case)
+    between(monkeypatch, lambda: exchange_column(case))
+    with pytest.raises(RangeFailed, match="The column name was dropped or renamed in the Iceberg table while"):
+        begun.write(0)
+    assert case.rows() == []
+    begun.write(0)
+    assert case.rows() == expected(case, 0)
+
+
+@only("iceberg", "hadoop")
+@pytest.mark.statement("R2")
+def test_a_column_whose_name_has_values_in_files_without_ids_is_refused(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2: those of earlier versions of this package; a column of them that was dropped is back with its values."""
+    monkeypatch.setattr(iceberg_files, "put_ids", lambda schema, table: schema)
+    begin(case)
+    with case.writable().transaction() as transaction:
+        mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+        transaction.set_properties({"schema.name-mapping.default": mapping})
     begin(case).write(0)
+    assert case.rows() == expected(case, 0)
     with case.writable().update_schema() as update:
         update.delete_column("name")
     for _ in range(2):

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.table.snapshots import Operation, Summary
 
+from airflow_provider_backpressure.connectors.lake.iceberg.data_files import put_ids
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
@@ -184,7 +185,8 @@ def compact(case: Any) -> None:
     old = [task.file for task in found.scan().plan_files()]
     path = f"{found.location()}/data/compacted.parquet"
     with found.io.new_output(path).create() as stream:
-        pq.write_table(found.scan().to_arrow(), stream)
+        rows = found.scan().to_arrow()
+        pq.write_table(rows.cast(put_ids(rows.schema, found)), stream)
     with found.transaction() as transaction:
         (new,) = parquet_files_to_data_files(found.io, transaction.table_metadata, iter([path]))
         snapshot: Any = transaction.update_snapshot().overwrite()
@@ -289,7 +291,7 @@ def test_a_snapshot_that_counts_nothing_is_another_version(case: Any):
     rows = found.scan().to_arrow().slice(0, 3)
     path = f"{found.location()}/data/foreign.parquet"
     with found.io.new_output(path).create() as stream:
-        pq.write_table(rows, stream)
+        pq.write_table(rows.cast(put_ids(rows.schema, found)), stream)
     with found.transaction() as transaction:
         snapshot: Any = transaction.update_snapshot().fast_append()
         snapshot._summary = lambda about: Summary(Operation.APPEND)

@@ -14,12 +14,20 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from airflow_provider_backpressure.connectors.lake.iceberg.data_files import check_ids
+
 
 def describe_files(io: FileIO, metadata: TableMetadata, paths: Iterable[str]) -> Iterator[DataFile]:
-    """Yield files as a manifest names them, without bounds that leave out some of their rows."""
+    """Yield files as a manifest names them, without bounds that leave out some of their rows.
+
+    ``RangeFailed`` where the table's columns have changed since a file was written.
+    """
     ids = parquet_path_to_id_mapping(metadata.schema())
-    for file in parquet_files_to_data_files(io, metadata, iter(paths)):
-        for name in _find_unbounded(_read_footer(io, file.file_path)):
+    for path in paths:
+        footer = _read_footer(io, path)
+        check_ids(footer.schema.to_arrow_schema(), metadata.schema(), path)
+        (file,) = parquet_files_to_data_files(io, metadata, iter([path]))
+        for name in _find_unbounded(footer):
             for bounds in (file.lower_bounds, file.upper_bounds):
                 bounds.pop(ids[name], None)
         yield file

@@ -9,9 +9,10 @@ import pyarrow
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
-from airflow_provider_backpressure.exceptions import SinkRefused
+from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused
 
 
 class Data:
@@ -96,7 +97,7 @@ def scan_rows(table: Table, columns: Sequence[str] | None = None) -> Iterator[py
 
 
 def list_names(table: Table) -> dict[str, list[str]]:
-    """Return by what names readers find each column in files that have no ids of columns."""
+    """Return by what names readers find each column in files without ids of columns, as earlier versions wrote them."""
     mapping, schema = table.name_mapping(), table.schema()
     known = {field.field_id: list(field.names) for field in mapping} if mapping is not None else {}
     return {field.name: known.get(field.field_id, []) for field in schema.fields}
@@ -105,13 +106,43 @@ def list_names(table: Table) -> dict[str, list[str]]:
 def rename_by_ids(batch: pyarrow.RecordBatch, ids: Mapping[str, int]) -> pyarrow.RecordBatch:
     """Return rows of a file with the columns that a table has by their ids, as readers take them; ``ids``: by name.
 
-    Files of this product have no ids, and are returned as they are.
+    Rows of a file without ids are returned as they are.
     """
     known = {(field.metadata or {}).get(_FIELD_ID): place for place, field in enumerate(batch.schema)}
     if set(known) <= {None}:
         return batch
     places = {name: known[key] for name, number in ids.items() if (key := str(number).encode()) in known}
     return pyarrow.RecordBatch.from_arrays([batch.column(place) for place in places.values()], names=list(places))
+
+
+def put_ids(schema: pyarrow.Schema, table: Table) -> pyarrow.Schema:
+    """Return the columns of a new file with the ids that the table has for them: readers find columns by their ids."""
+    ids = list_ids(table.schema())
+    fields = [
+        field.with_metadata({_FIELD_ID: str(ids[field.name]).encode()}) if field.name in ids else field
+        for field in schema
+    ]
+    return pyarrow.schema(fields)
+
+
+def list_ids(schema: Schema) -> dict[str, int]:
+    """Return the ids of a table's columns by name."""
+    return {field.name: field.field_id for field in schema.fields}
+
+
+def check_ids(file: pyarrow.Schema, schema: Schema, path: str) -> None:
+    """Raise ``RangeFailed`` where a table's columns are others than when the file was written.
+
+    A column of the same name that came since has another id: readers would find no values for it in the file.
+    """
+    ids = list_ids(schema)
+    for field in file:
+        found = (field.metadata or {}).get(_FIELD_ID)
+        if found is not None and int(found) != ids.get(field.name):
+            raise RangeFailed(
+                f"The column {field.name} was dropped or renamed in the Iceberg table while {path} was written. "
+                "The range is written again."
+            )
 
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -133,6 +164,8 @@ def remove(files: Sequence[DataFile]) -> Callable[[Transaction, dict[str, str]],
     return change
 
 
+LAST_FORMAT = 2
+"""Newest version of the table format that pyiceberg (0.12) writes."""
 _LARGE = {pyarrow.large_string(): pyarrow.string(), pyarrow.large_binary(): pyarrow.binary()}
 
 
@@ -143,10 +176,20 @@ def to_stored_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
 
 
 def schema_of(table: Table, name: str) -> pyarrow.Schema:
-    """Return a table's columns; ``SinkRefused`` for one that this package must not write into."""
+    """Return a table's columns; ``SinkRefused`` for one that this package must not, or cannot, write into."""
     if not table.spec().is_unpartitioned():
         raise SinkRefused(f"{name} is partitioned by {table.spec()}: that is not supported.")
+    check_format(table)
     return columns_of(table)
+
+
+def check_format(table: Table) -> None:
+    """Raise ``SinkRefused`` for a table that somebody has upgraded to a format that cannot be written here."""
+    if table.format_version > LAST_FORMAT:
+        raise SinkRefused(
+            f"{'.'.join(table.name())} has format version {table.format_version}, and {LAST_FORMAT} is the newest that "
+            "IcebergSink writes: name another table, or use SparkTableSink."
+        )
 
 
 def columns_of(table: Table) -> pyarrow.Schema:

@@ -103,7 +103,8 @@ class IcebergTable(VersionedTable[Table]):
         """
 
     def to_stored_schema(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        return data_files.to_stored_schema(schema)
+        table, stored = self._find(), data_files.to_stored_schema(schema)
+        return stored if table is None else data_files.put_ids(stored, table)
 
     def has_year_limit(self, mode: str) -> bool:
         """See :meth:`..base_table.LakeTable.has_year_limit`. pyiceberg makes Python's dates of bounds."""
@@ -120,7 +121,7 @@ class IcebergTable(VersionedTable[Table]):
         except NamespaceAlreadyExistsError:
             pass
         try:
-            self._catalog.create_table(self.name, self.to_stored_schema(schema), properties=PROPERTIES)
+            self._catalog.create_table(self.name, data_files.to_stored_schema(schema), properties=PROPERTIES)
         except TableAlreadyExistsError:
             return
 
@@ -230,7 +231,7 @@ class IcebergTable(VersionedTable[Table]):
             yield from scan_rows(table, columns)
             return
         schema, names = data_files.columns_of(table), data_files.list_names(table)
-        ids = {field.name: field.field_id for field in table.schema().fields}
+        ids = data_files.list_ids(table.schema())
         for name in files:
             try:
                 stream = self._load_data().input(name)

@@ -22,13 +22,19 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
+from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId
 
 from airflow_provider_backpressure.connectors.lake.base_table import FILE_BYTES
 from airflow_provider_backpressure.connectors.lake.iceberg import snapshot_history
 from airflow_provider_backpressure.connectors.lake.iceberg.column_bounds import describe_files, may_hold
-from airflow_provider_backpressure.connectors.lake.iceberg.data_files import Data, remove, schema_of
+from airflow_provider_backpressure.connectors.lake.iceberg.data_files import (
+    Data,
+    check_format,
+    put_ids,
+    remove,
+    schema_of,
+)
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark, format_other_sink
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import (
@@ -84,7 +90,6 @@ def merge(
             added += [data.path(name) for name in found]
 
     def change(transaction: Transaction, about: dict[str, str]) -> None:
-        _set_name_mapping(transaction)
         with require_files(staged.table):
             files = list(describe_files(table.io, transaction.table_metadata, added))
         with transaction.update_snapshot(snapshot_properties=about).overwrite() as snapshot:
@@ -98,7 +103,7 @@ def merge(
 
 def _live(table: Table, data: Data, staged: StagedRows, settled: Settled) -> list[str]:
     """Write the rows that stay into new files, and name these."""
-    schema, names = schema_of(table, staged.table), list[str]()
+    schema, names = put_ids(schema_of(table, staged.table), table), list[str]()
     rows = (batch for batch in settled.select_live(staged.read()) if batch.num_rows)
     while (first := next(rows, None)) is not None:
         names.append(f"{uuid.uuid4().hex}-settled.parquet")
@@ -107,13 +112,6 @@ def _live(table: Table, data: Data, staged: StagedRows, settled: Settled) -> lis
             while stream.tell() < FILE_BYTES and (batch := next(rows, None)) is not None:
                 writer.write_batch(batch)
     return names
-
-
-def _set_name_mapping(transaction: Transaction) -> None:
-    """Let readers find the columns of our files by their names: the files have no ids of columns."""
-    if transaction.table_metadata.name_mapping() is None:
-        mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
-        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
 
 
 def _find_near(table: Table, keys: pyarrow.Table, key: Sequence[str]) -> Iterator[FileScanTask]:
@@ -140,7 +138,7 @@ def _find_near(table: Table, keys: pyarrow.Table, key: Sequence[str]) -> Iterato
 
 def _without(table: Table, data: Data, task: FileScanTask, keys: pyarrow.Table, key: Sequence[str]) -> list[str] | None:
     """Write a file's rows that have none of the keys into a new file, and name it; ``None`` where all rows stay."""
-    schema = schema_of(table, ".".join(table.name()))
+    schema = put_ids(schema_of(table, ".".join(table.name())), table)
     name, kept, total = f"{uuid.uuid4().hex}-merged.parquet", 0, 0
     with data.output(name) as stream, open_writer(stream, schema) as writer:
         for rows in _parts(table, task, schema):
@@ -170,12 +168,12 @@ def _parts(table: Table, task: FileScanTask, schema: pyarrow.Schema) -> Iterator
 def commit_change(table: Table, properties: dict[str, str], about: dict[str, str], change: Change) -> bool:
     """Swap the metadata; ``False`` where branch or columns are others than when the table was loaded.
 
-    The names by which readers find columns are set with the first rows: a column that was added meanwhile would be
-    without one, and readers would fail, or find NULL.
+    The new files have the ids of the columns that were loaded with it.
 
     A refusal proves nothing: where the answer of a commit was lost and the transport sent it again, the second call is
     refused because of the first. So the table is loaded again before anything is deleted.
     """
+    check_format(table)
     producers, clean_ups, number = list[Any](), list[Callable[[], None]](), 0
     try:
         with table.transaction() as transaction:
@@ -225,7 +223,6 @@ def append_files(data: Data, mark: Mark, name: str) -> Change:
     paths = [data.path(name) for name in mark.files]
 
     def add(transaction: Transaction, about: dict[str, str]) -> None:
-        _set_name_mapping(transaction)
         with require_files(name):
             files = list(describe_files(transaction._table.io, transaction.table_metadata, paths))
         # The producer of ``add_files``: it merges manifests where the table's properties say so.
