@@ -137,7 +137,9 @@ def footer(place: Place, name: str) -> pq.FileMetaData:
 def batches(stream: pyarrow.NativeFile, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of a file, or these columns of them, one row group's at a time in memory, and close it."""
     with stream:
-        yield from pq.ParquetFile(stream).iter_batches(batch_size=READ_ROWS, columns=columns)
+        # Spark's timestamps are INT96 by default; as nanoseconds they would end in 2262.
+        file = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
+        yield from file.iter_batches(batch_size=READ_ROWS, columns=columns)
 
 
 def complete_columns(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -85,6 +85,20 @@ def keep_bounds_right(table: DeltaTable | None, name: str) -> None:
             "%s gets a setting, so that no wrong bounds of %s are written into its log.", name, ", ".join(wrong)
         )
         table.alter.set_table_properties(select_bounded(schema))
+
+
+def list_implied_features(table: DeltaTable | None) -> None:
+    """List features in a table's protocol that the library leaves out, and without which Spark refuses the table.
+
+    From writer version 7 on, which times without a zone bring, columns that may not be NULL need one (deltalake 1.6).
+    """
+    if table is None:
+        return
+    protocol = table.protocol()
+    listed = protocol.writer_features or ()
+    needed = any(not field.nullable for field in table.schema().fields)
+    if protocol.min_writer_version >= 7 and needed and "invariants" not in listed:
+        table.alter.add_feature([TableFeatures.Invariants, TableFeatures.AppendOnly])
 
 
 def check_names(schema: pyarrow.Schema, name: str) -> None:

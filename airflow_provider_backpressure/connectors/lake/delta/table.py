@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
@@ -17,6 +18,7 @@ from deltalake.table import TableMerger
 
 from airflow_provider_backpressure.connectors.lake.delta import features, version_history
 from airflow_provider_backpressure.connectors.lake.delta import file_actions as delta_files
+from airflow_provider_backpressure.connectors.lake.delta.int96_timestamps import check_mergeable
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import GONE, Settled
 from airflow_provider_backpressure.connectors.lake.markers import FOLDER, Attempt, Holder, Mark, format_other_sink
 from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import (
@@ -39,6 +41,10 @@ from airflow_provider_backpressure.exceptions import SinkRefused, SinkUnavailabl
 
 FENCE = "backpressure"
 """App id of the fence, whose version is the epoch. Each of our commits writes it: no two can pass each other."""
+
+
+_READING = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
+"""Spark writes timestamps as INT96 by default; as nanoseconds they would end in 2262."""
 
 
 class DeltaLakeTable(VersionedTable[DeltaTable]):
@@ -78,6 +84,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         table.alter.add_columns([Field.from_arrow(each) for each in fields])
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
+        features.list_implied_features(self._find())
         # A merge writes bounds by a setting of the table.
         features.keep_bounds_right(self._find() if plan.mode is Mode.UPSERT else None, self.name)
         return super().begin(plan, clear=clear)
@@ -160,7 +167,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         table = self._load()
         features.check_features(table, self.name)
         if files is None:
-            yield from table.to_pyarrow_dataset().to_batches(columns=columns)
+            yield from table.to_pyarrow_dataset(parquet_read_options=_READING).to_batches(columns=columns)
             return
         active, schema = delta_files.active(table), features.schema_of(table, self.name)
         for name in files:
@@ -248,6 +255,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
             with require_files(self.name):
                 added = delta_files.additions(self._place, mark.files) if mark.rows else []
             return self._append(table, added, entry, about)
+        check_mergeable(table, self._place)
         staged = StagedRows(mark=mark, table=self.name, open_file=self._place.input)
         merging = self._merge(table, staged, merged, settled, _properties(entry, about))
         version = table.version()
