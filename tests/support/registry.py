@@ -38,6 +38,11 @@ class Subject:
         """Delete a version softly."""
         self._ask("DELETE", f"subjects/{self.name}/versions/{version}")
 
+    def delete_permanently(self, version: int) -> None:
+        """Delete a version so that no one can ask for it; its schema too, where no other subject has it."""
+        self.delete(version)
+        self._ask("DELETE", f"subjects/{self.name}/versions/{version}?permanent=true")
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         request = urllib.request.Request(
             f"{self.server.url}/{path}",

@@ -55,6 +55,8 @@ class LogWindow:
     ``None``: it began elsewhere, or in an earlier release."""
     schemas: Mapping[str, int] = field(default_factory=dict)
     """Id of the schema that keys and values are read by, where a registry has it."""
+    key_form: str = ""
+    """Digest of what decides the text of a key of several fields; empty: a key's text needs no schema."""
     parts: int = 1
     """Into how many parts keys are cut, each with ranges and a frontier of its own."""
 
@@ -95,6 +97,8 @@ class LogWindow:
             value["origin"] = _to_json_keys(self.origin)
         if self.schemas:
             value["schemas"] = dict(self.schemas)
+        if self.key_form:
+            value["key_form"] = self.key_form
         if self.parts > 1:
             value["parts"] = self.parts
         return json.dumps(value)
@@ -111,6 +115,7 @@ class LogWindow:
             marks=_to_partitions(value.get("marks", {})),
             origin=_to_partitions(value["origin"]) if "origin" in value else None,
             schemas=value.get("schemas", {}),
+            key_form=value.get("key_form", ""),
             parts=value.get("parts", 1),
         )
 

@@ -4,12 +4,25 @@ Rows that are upserted go by that text. So a key is written by the latest schema
 long as no two keys become one by that. A schema for which that does not hold is another key.
 """
 
+import hashlib
 from collections.abc import Hashable, Mapping
 
 from airflow_provider_backpressure.connectors.kafka import avro_schema, protobuf_schema
 
 Form = Hashable
 """What decides the text of a value: two types of one form write each value of both as the same text."""
+
+
+def digest_form(form: Form) -> str:
+    """Return a text that is the same for equal forms, in every process; empty for ``None``."""
+    return "" if form is None else hashlib.sha256(_to_text(form).encode()).hexdigest()[:32]
+
+
+def _to_text(form: Form) -> str:
+    """Return a form as text; the members of a set have no order of their own."""
+    if isinstance(form, frozenset):
+        return f"{{{','.join(sorted(map(_to_text, form)))}}}"
+    return f"({','.join(map(_to_text, form))})" if isinstance(form, tuple) else repr(form)
 
 
 def avro_form(node: avro_schema.Node, inside: tuple[int, ...] = ()) -> Form:

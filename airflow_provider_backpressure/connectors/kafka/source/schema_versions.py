@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_backpressure.connectors.kafka.record_columns import KEY
 from airflow_provider_backpressure.connectors.kafka.source.formats import Format, Shape
+from airflow_provider_backpressure.connectors.kafka.source.key_compatibility import digest_form
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Registry, Version
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column
@@ -101,14 +102,28 @@ class Pinned:
                 f"{schema_id}, by which the last plan read: {'; '.join(changed)}. What is committed stays; {RESTART}."
             )
 
-    def describe_rekeying(self, schema_id: int | None) -> str:
-        """Return why rows that go by the text of a key have another one than by an earlier version; empty: the same."""
-        before = [version for version, _ in self.versions if version.id == schema_id]
-        if not before or self.format.key_form(before[-1]) == self.format.key_form(self.latest):
+    @property
+    def key_form(self) -> str:
+        """Digest of what decides the text of a key; empty where no schema decides it."""
+        return digest_form(self.format.key_form(self.latest))
+
+    def describe_rekeying(self, schema_id: int | None, form: str) -> str:
+        """Return why rows that go by the text of a key have another one than in the last plan; empty: the same.
+
+        ``form``: that plan's :attr:`key_form`, by which a schema is known that was deleted since; empty in a plan of an
+        earlier version of this package.
+        """
+        if schema_id is None or not self.key_form:
             return ""
+        if not form:
+            before = [version for version, _ in self.versions if version.id == schema_id]
+            form = digest_form(self.format.key_form(before[-1])) if before else ""
+        if form == self.key_form:
+            return ""
+        differs = "writes keys in another way than" if form else "may write keys in another way than the deleted"
         return (
-            f"Schema {self.latest.id} (version {self.latest.number} of subject {self.subject}) writes keys in another "
-            f"way than schema {schema_id}, by which the last plan wrote them: what has one key would be two rows. "
+            f"Schema {self.latest.id} (version {self.latest.number} of subject {self.subject}) {differs} schema "
+            f"{schema_id}, by which the last plan wrote them: what has one key would be two rows. "
             f"What is committed stays; {RESTART}."
         )
 

@@ -108,6 +108,7 @@ class KafkaTopic:
             end=ends,
             origin=origin,
             schemas=schemas,
+            key_form=self._pinned[KEY].key_form if KEY in self._pinned else "",
             parts=self._declared.upsert_parts,
         )
         if counted:
@@ -258,7 +259,7 @@ class KafkaTopic:
         """Return why rows that go by the text of their key have another one than in the last plan."""
         if last is None or KEY not in self._pinned:
             return ""
-        return self._pinned[KEY].describe_rekeying(last.schemas.get(KEY))
+        return self._pinned[KEY].describe_rekeying(last.schemas.get(KEY), last.key_form)
 
     def _envelope(self) -> dict[str, Any]:
         envelope = self._declared.envelope

@@ -9,7 +9,9 @@ from typing import Any
 import fastavro
 import pytest
 
+from airflow_provider_backpressure.connectors.kafka import avro_schema
 from airflow_provider_backpressure.connectors.kafka.source.formats import Avro, JsonSchema, Protobuf
+from airflow_provider_backpressure.connectors.kafka.source.key_compatibility import avro_form, digest_form
 from airflow_provider_backpressure.connectors.kafka.source.schema_registry import Version
 from airflow_provider_backpressure.connectors.kafka.tasks.record_batches import to_decoders
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec
@@ -154,6 +156,16 @@ def test_keys_of_protobuf_go_by_the_latest_message(writer: str, latest: str, wor
     assert found.startswith(words)
     assert bool(found) is bool(words)
     assert format_.key_form(versions[0]) != format_.key_form(versions[1])
+
+
+def test_a_form_s_digest_is_that_of_its_equals() -> None:
+    """R2: a plan keeps it, so it does not depend on the process, nor on the order of a union."""
+    unions = [avro_form(avro_schema.parse(json.dumps(types), [])) for types in (["long", "string"], ["string", "int"])]
+    assert unions[0] == unions[1]
+    assert len({digest_form(each) for each in unions}) == 1
+    assert digest_form("long") == "7471df73a3dfd63b81bf137fa9433225"
+    assert digest_form(("a", ("b", 1))) != digest_form((("a", "b"), 1)) != digest_form(("a", ("b", "1")))
+    assert digest_form(None) == ""
 
 
 def test_a_key_of_protobuf_is_written_by_the_latest_message() -> None:

@@ -84,6 +84,19 @@ def test_the_last_plan_s_schema_is_compared(types: dict[str, str | None], words:
     found.check_against(99)
 
 
+@pytest.mark.statement("R2")
+def test_keys_of_a_deleted_schema_are_known_by_the_plan() -> None:
+    """R2: a plan of an earlier version of this package has no digest of them: then nothing is assumed."""
+    known = Version(id=10, number=1, type=AVRO.schema_type, schema='"string"')
+    found = merge(AVRO, "orders-value", ((known, single("text")),))
+    assert found.describe_rekeying(None, "") == found.describe_rekeying(10, "") == ""
+    assert found.describe_rekeying(99, found.key_form) == ""
+    assert "Schema 10 (version 1 of subject orders-value) writes keys in another way than" in (
+        found.describe_rekeying(99, "other")
+    )
+    assert "may write keys in another way than the deleted schema 99" in found.describe_rekeying(99, "")
+
+
 @pytest.mark.parametrize(
     ("before", "now", "held"),
     [
