@@ -618,6 +618,32 @@ def test_open_ends_are_counted_even_where_statistics_seem_fresh(
     assert max(sizes[0], sizes[-1]) <= 5000
 
 
+@pytest.mark.statement("X1")
+def test_statistics_in_an_order_of_before_are_not_cut_by(
+    database: Endpoint, opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """X1: a library below the server sorts text otherwise since an upgrade; the key was indexed again, not analysed."""
+    caplog.set_level(logging.INFO)
+    run(
+        database,
+        "CREATE COLLATION words (provider = icu, locale = 'en-US')",
+        "CREATE TABLE t (id text COLLATE words PRIMARY KEY)",
+        f"INSERT INTO t SELECT CASE WHEN i % 2 = 0 THEN upper(m) ELSE m END"
+        f" FROM (SELECT i, chr(97 + i % 26) || i AS m FROM generate_series(1, {ROWS}) i) x",
+        "ANALYZE t",
+        # What an upgrade does: a collation of the same name has another order.
+        "UPDATE pg_collation SET collprovider = 'c', collcollate = 'C', collctype = 'C', collversion = NULL"
+        " WHERE collname = 'words'",
+    )
+    run(database, "REINDEX TABLE t")
+    assert_covered(database, opened(), rows=5000, query="SELECT id FROM t")
+    assert cut_by(caplog) != "histogram"
+    assert "The statistics of public.t are in an order that its key no longer has: ANALYZE it." in caplog.text
+    run(database, "ANALYZE t")
+    assert_covered(database, opened(), rows=5000, query="SELECT id FROM t")
+    assert cut_by(caplog) == "histogram"
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 9, 10, 11, 20, 21])
 def test_small_tables_are_cut_exactly(database: Endpoint, opened: Open, count: int) -> None:
     """Empty: no range. Otherwise as few as the bound allows, of equal size."""

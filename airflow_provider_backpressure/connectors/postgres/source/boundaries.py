@@ -77,7 +77,8 @@ def histogram(session: Session, table: KeyedTable, *, rows: int, total: int | No
     """Cut at the bounds of ANALYZE's histogram, whole buckets together.
 
     ``None`` where it is stale, too coarse for ``rows``, a condition hides rows, or the key has several columns.
-    Statistics are stale when what has changed since could fill a tenth of a piece, even if all of it fell into one.
+    Statistics are stale when what has changed since could fill a tenth of a piece, even if all of it fell into one; and
+    where they have another order than the key has now. A collation gets one when its library is upgraded.
     """
     if len(table.key) > 1 or table.partial:
         return None
@@ -97,6 +98,9 @@ def histogram(session: Session, table: KeyedTable, *, rows: int, total: int | No
     all_rows = total or analysed_rows
     together = _buckets_together(rows, all_rows / buckets)
     if together < 1:
+        return None
+    if in_order(session, table, [(bound,) for bound in bounds]) != [(bound,) for bound in bounds]:
+        log.warning("The statistics of %s are in an order that its key no longer has: ANALYZE it.", table.name)
         return None
     pieces = math.ceil(buckets / together)
     boundaries = iter([(bounds[piece * buckets // pieces],) for piece in range(1, pieces)])
