@@ -80,6 +80,15 @@ def test_types_of_mariadb_alone_are_read_as_text(source: Endpoint) -> None:
     assert row == {"id": 1, **{name: shown for name, (_, _, shown) in typed.ONLY_HERE.items()}}
 
 
+def test_columns_whose_names_differ_by_an_accent_are_two(source: Endpoint) -> None:
+    """V5: MariaDB compares names in its catalogue without accents, and the columns are two all the same."""
+    mysql.run(source, "CREATE TABLE o (id int PRIMARY KEY, ano int, `año` int)", "INSERT INTO o VALUES (1, 2, 3)")
+    for columns in (("id", "ano"), ("id", "año"), ("id", "ano", "año")):
+        with closing(MySQLSource(conn_id="m", table="o", columns=columns).open(source)) as opened:
+            (row,) = batches(opened, source)[0].to_pylist()
+        assert row == {name: {"id": 1, "ano": 2, "año": 3}[name] for name in columns}
+
+
 def test_a_table_that_keeps_its_history_is_a_table(source: Endpoint) -> None:
     """V5: a pattern finds it, and its rows are those of now, whatever moment the server shows otherwise."""
     mysql.run(

@@ -1,5 +1,6 @@
 """Which tables a pattern means in a real PostgreSQL and a real MySQL."""
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -70,17 +71,20 @@ def test_tables_of_postgresql(database: Endpoint) -> None:
     assert [table.spelled for table in everywhere] == ["public.orders", "raw.orders"]
 
 
-def test_tables_of_mysql(mysql_database: Endpoint) -> None:
-    """Tables of any engine; no views, and nothing of the server's own."""
+def test_tables_of_mysql(mysql_database: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    """Tables of any engine; no views, nothing of the server's own, and none of ours, which the log names."""
+    caplog.set_level(logging.INFO)
     mysql.run(
         mysql_database,
         "CREATE TABLE orders (id int)",
         "CREATE TABLE `odd orders` (id int)",
         "CREATE VIEW seen AS SELECT 1 AS id",
+        "CREATE TABLE backpressure_plan (id int)",
     )
     name = mysql_database.database
     found = MySQLSource(conn_id="shop", tables=f"{name}.*").found(mysql_database)
     assert [table.spelled for table in found] == [f"{name}.`odd orders`", f"{name}.orders"]
+    assert f"this package's own: {name}.backpressure_plan." in caplog.text
     everywhere = {table.schema for table in MySQLSource(conn_id="shop", tables="*").found(mysql_database)}
     assert name in everywhere
     assert everywhere.isdisjoint({"mysql", "sys", "information_schema", "performance_schema"})

@@ -1,5 +1,6 @@
 """A database's table as a source, opened: what a catalogue, a key and a log make of it is the database's own."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from airflow_provider_backpressure.core.snapshot.ranges import PlannedRange
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice, Window
 from airflow_provider_backpressure.core.table_selection import TableName, match_tables
 from airflow_provider_backpressure.exceptions import RESTART, SourceRefused
+
+log = logging.getLogger(__name__)
 
 
 class _Session(Protocol):
@@ -278,6 +281,15 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
 
 
 def select_tables(names: Iterable[RelationName], pattern: str) -> list[TableName]:
-    """Return the tables that the pattern meets, in the order in which they come."""
+    """Return the tables that the pattern meets, in the order in which they come; this package's own are logged."""
     tables = (TableName(schema=name.parts[0], name=name.parts[1], spelled=str(name)) for name in names)
-    return match_tables(tables, pattern)
+    met = match_tables(tables, pattern)
+    own = [table for table in met if table.name.startswith(OWN)]
+    if own:
+        listed = ", ".join(table.spelled for table in own)
+        log.info("Left out of %s, since names that begin with %s are this package's own: %s.", pattern, OWN, listed)
+    return [table for table in met if table not in own]
+
+
+OWN = "backpressure_"
+"""Begins the names of this package's tables: ledgers, and what sinks keep beside their targets."""
