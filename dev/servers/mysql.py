@@ -161,7 +161,11 @@ def _mariadb(place: Place) -> Program:
 
 
 def _write(file: Path, settings: Mapping[str, str], data: Path) -> None:
-    lines = (f"{name}={value}" for name, value in {**settings, "datadir": str(data)}.items())
+    # MariaDB removes other servers' temporary tables from a folder that it shares with them when it starts.
+    temporary = data.with_name("tmp")
+    temporary.mkdir(exist_ok=True)
+    places = {"datadir": str(data), "tmpdir": str(temporary)}
+    lines = (f"{name}={value}" for name, value in {**settings, **places}.items())
     file.write_text("[mysqld]\n" + "\n".join(lines) + "\n")
 
 
