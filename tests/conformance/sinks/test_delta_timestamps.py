@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow
@@ -30,6 +30,9 @@ pytestmark = [
 ]
 
 NOW, LATER = datetime(2026, 5, 4, 3, 2, 1, 7, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+LEAST, GREATEST = (datetime(1970, 1, 1, tzinfo=UTC) + sign * ((2**63 - 1) // 1000) * MICROSECOND for sign in (-1, 1))
+"""The first and the last time that fit into 64 bits as nanoseconds."""
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
@@ -47,13 +50,13 @@ def test_times_that_spark_has_compacted_are_read(case: DeltaCase, mode: str) -> 
 
 def test_rows_are_merged_where_the_library_reads_the_times_right(case: DeltaCase) -> None:
     """X3: it takes them for nanoseconds, which hold them from 1678 to 2262."""
-    begun = fill(case, "upsert", {1: NOW, 2: datetime(1677, 9, 22, tzinfo=UTC), 3: datetime(2262, 4, 11, tzinfo=UTC)})
+    begun = fill(case, "upsert", {1: NOW, 2: LEAST, 3: GREATEST})
     compact(case.folder)
     case.write(begun.spec(1), rows({1: LATER}))
-    assert read(case.folder) == {1: LATER, 2: datetime(1677, 9, 22, tzinfo=UTC), 3: datetime(2262, 4, 11, tzinfo=UTC)}
+    assert read(case.folder) == {1: LATER, 2: LEAST, 3: GREATEST}
 
 
-@pytest.mark.parametrize("strange", [FIRST, datetime(1677, 9, 21, tzinfo=UTC), datetime(2262, 4, 12, tzinfo=UTC), LAST])
+@pytest.mark.parametrize("strange", [FIRST, LEAST - MICROSECOND, GREATEST + MICROSECOND, LAST])
 def test_rows_are_not_merged_into_times_that_would_change(case: DeltaCase, strange: datetime) -> None:
     """X3: the row that is merged is another one of the file. Once the files are written again, the rows go in."""
     begun = fill(case, "upsert", {1: NOW, 2: strange})

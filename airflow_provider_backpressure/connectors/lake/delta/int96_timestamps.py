@@ -4,20 +4,21 @@ deltalake's merge reads them as nanoseconds in 64 bits, which end in 2262: it wo
 that it touches as another time (deltalake 1.6).
 """
 
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from airflow_provider_backpressure.connectors.lake.delta import file_actions
-from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import batches
+from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import batches, footer
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.exceptions import SinkRefused
 
-_LEAST, _GREATEST = (pyarrow.scalar(each // 1000, pyarrow.timestamp("us")) for each in (1 - 2**63, 2**63 - 1))
-"""First and last time that nanoseconds in 64 bits hold, in whole microseconds."""
+MOST = (2**63 - 1) // 1000
+"""Microseconds before and after 1970 that fit as nanoseconds into 64 bits."""
+FOOTERS = 16
+"""Footers that are read at once: of a table in a bucket each takes a round trip or two."""
 _checked: dict[str, frozenset[str]] = {}
 """Files by table that this process has found to be right: a file never changes."""
 
@@ -30,9 +31,10 @@ def check_mergeable(table: DeltaTable, place: Place) -> None:
     if not any(pyarrow.types.is_timestamp(field.type) for field in pyarrow.schema(table.schema().to_arrow())):
         return
     active = frozenset(file_actions.active(table))
-    for name in sorted(active - _checked.get(place.path, frozenset())):
-        for column, values in _read_int96(place, name):
-            if not _is_held(values):
+    unknown = sorted(active - _checked.get(place.path, frozenset()))
+    with ThreadPoolExecutor(FOOTERS) as pool:
+        for name, column in zip(unknown, pool.map(lambda each: _find_changed(place, each), unknown), strict=True):
+            if column is not None:
                 raise SinkRefused(
                     f"{name} of {place.path} has times in the column {column} before 1678 or after 2262, as INT96: the "
                     "library that merges rows would change them. In a session of Spark with "
@@ -42,16 +44,18 @@ def check_mergeable(table: DeltaTable, place: Place) -> None:
     _checked[place.path] = active
 
 
-def _read_int96(place: Place, name: str) -> Iterator[tuple[str, pyarrow.Array]]:
-    with place.input(name) as stream:
-        footer = pq.read_metadata(stream)
-    schema = (footer.schema.column(number) for number in range(footer.num_columns))
-    found = [column.path for column in schema if column.physical_type == "INT96"]
+def _find_changed(place: Place, name: str) -> str | None:
+    """Return a column of a file whose times a merge would change."""
+    schema = footer(place, name).schema
+    columns = [schema.column(number) for number in range(len(schema))]
+    found = [column.path for column in columns if column.physical_type == "INT96"]
     for batch in batches(place.input(name), found) if found else ():
-        yield from zip(batch.schema.names, batch.columns, strict=True)
+        for column in found:
+            if not _is_held(batch.column(column)):
+                return str(column)
+    return None
 
 
 def _is_held(values: pyarrow.Array) -> bool:
-    ends = pc.min_max(values.cast(pyarrow.timestamp("us")))
-    least, greatest = ends["min"], ends["max"]
-    return not least.is_valid or bool(least.as_py() >= _LEAST.as_py() and greatest.as_py() <= _GREATEST.as_py())
+    ends = pc.min_max(values.cast(pyarrow.timestamp("us")).cast(pyarrow.int64())).as_py()
+    return ends["min"] is None or (ends["min"] >= -MOST and ends["max"] <= MOST)
