@@ -99,13 +99,15 @@ def test_filters_on_appended_rows_find_all(case: Case, nan: bool) -> None:
 
 
 @only_delta
-def test_filters_on_upserted_rows_find_all(case: Case) -> None:
+@pytest.mark.parametrize("nan", [False, True])
+def test_filters_on_upserted_rows_find_all(case: Case, nan: bool) -> None:
     """A merge leaves files that the library wrote, beside those that were appended before."""
     case.columns = COLUMNS
     begun = begin(case)
     case.write(begun.spec(0), batches(0))
     begun = begin(case, mode="upsert")
     case.write(begun.spec(1), batches(2))
+    case.write(begun.spec(2), batches(20, nan=nan))
     compare_filters(case)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow
-from deltalake import DeltaTable, TableFeatures
+from deltalake import ColumnProperties, DeltaTable, TableFeatures, WriterProperties
 
 from airflow_provider_backpressure.exceptions import SinkRefused
 
@@ -71,6 +71,16 @@ def select_bounded(schema: pyarrow.Schema) -> dict[str, str]:
         if (pyarrow.types.is_integer(field.type) or pyarrow.types.is_date(field.type)) and _PLAIN.fullmatch(field.name)
     ]
     return {BOUNDED: ",".join(names)} if names else {NO_BOUNDS: "0"}
+
+
+def create_writer_properties(schema: pyarrow.Schema) -> WriterProperties:
+    """Return how a merge writes files: as :func:`..tasks.parquet_writer.open_writer`, without bounds of floats.
+
+    The library's leave NaN out, and filters of readers then pass over rows with NaN.
+    """
+    unbounded = ColumnProperties(statistics_enabled="NONE")
+    floats = {field.name: unbounded for field in schema if pyarrow.types.is_floating(field.type)}
+    return WriterProperties(compression="ZSTD", column_properties=floats)
 
 
 def keep_bounds_right(table: DeltaTable | None, name: str) -> None:

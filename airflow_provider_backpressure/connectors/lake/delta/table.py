@@ -312,6 +312,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
             source_alias="source",
             target_alias="target",
             commit_properties=properties,
+            writer_properties=features.create_writer_properties(schema),
         )
         if settled is None:
             return merger.when_matched_update_all().when_not_matched_insert_all()
