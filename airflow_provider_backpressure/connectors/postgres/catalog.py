@@ -110,6 +110,10 @@ class Relation(CatalogTable[QualifiedName, CatalogColumn, UniqueKey]):
     """Why which columns cannot be carried, see :mod:`..source.refused_types`; ``None``: not asked yet."""
 
     @property
+    def hides_rows(self) -> bool:
+        return self.row_security
+
+    @property
     def is_stored(self) -> bool:
         """See :attr:`..relational.catalog_table.CatalogTable.is_stored`."""
         return self.kind in (ORDINARY, PARTITIONED)

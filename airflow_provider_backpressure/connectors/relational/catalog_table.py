@@ -81,6 +81,11 @@ class CatalogTable(ABC, Generic[NameT, ColumnT, KeyT]):
         """Whether it has rows of its own, as no view has."""
 
     @property
+    def hides_rows(self) -> bool:
+        """Whether the login is shown only some of its rows."""
+        return False
+
+    @property
     def default_names(self) -> tuple[str, ...]:
         """Names of the columns that are read where none is named."""
         return tuple(column.name for column in self.columns)

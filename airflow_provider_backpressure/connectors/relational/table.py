@@ -132,6 +132,7 @@ class DatabaseTable(ABC, Generic[SourceT, SessionT, NameT, RelationT, ColumnT, K
             defaults=tuple(column.name for column in columns if column.has_default),
             position=position,
             filtered=self._where is not None,
+            hides_rows=table.hides_rows,
         )
 
     def ranges(self, snapshot: Snapshot, *, rows: int, bytes: int) -> Iterator[PlannedRange]:

@@ -25,6 +25,11 @@ def check_mirrored(snapshot: Snapshot, arriving: Sequence[Column], write: WriteS
         raise SourceRefused(
             f"{name} cannot be mirrored: its later runs read only what is new. Use mode='upsert', or read a table."
         )
+    if snapshot.hides_rows:
+        raise SourceRefused(
+            f"{name} cannot be mirrored: row security hides rows of it from the login, and mirror would delete them in "
+            "the target. Let the login see every row (BYPASSRLS), or use another mode."
+        )
     if not split or not set(split) <= set(write.key):
         how = f"it is cut by {', '.join(split)}, which is no part of the key" if split else "it is not cut by a key"
         raise SourceRefused(

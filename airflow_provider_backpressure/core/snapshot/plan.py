@@ -66,6 +66,8 @@ class Snapshot:
     """Identifies the rows that the source holds, where it has versions of its content; empty where it has none."""
     filtered: bool = False
     """Whether a condition leaves rows of the table out."""
+    hides_rows: bool = False
+    """Whether the source shows the login only some of the table's rows, by policies of its own."""
     rekeyed: str = ""
     """Why rows that go by their records' own key have other keys than in the plan before, as a sentence."""
     side_by_side: bool = False

@@ -110,6 +110,8 @@ class ReadSpec:
     """The exported snapshot in which every range is read; known only while the lane that keeps it lives."""
     tells_position: bool = False
     """Whether each range records the position of the source's log after its rows were read."""
+    every_row: bool = False
+    """Whether it is an error if the source shows the login only some of the rows: it showed all when a run planned."""
     since: str = ""
     """The position from which the source's log is replayed: a server that has not come so far is not read. Empty where
     nothing is replayed, and in plans of earlier releases."""

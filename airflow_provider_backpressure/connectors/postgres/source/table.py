@@ -149,6 +149,8 @@ class PostgresTable(DatabaseTable["PostgresSource", Session, QualifiedName, Rela
             columns=snapshot.columns,
             place=place(self._session, table.oid),
             window=snapshot.window,
+            # A view, or a condition with other tables in it, may be meant to show what policies leave over.
+            every_row=table.is_stored and not table.hides_rows and self._where is None,
             parts=() if snapshot.split else self._parts(table),
             storage=self._storage(table, snapshot),
         )

@@ -199,7 +199,7 @@ class Reading:
             snapshot=read.snapshot,
             storage=read.storage,
             blocks=bounds if isinstance(bounds, BlockBounds) else None,
-            every_row=read.tells_position,
+            every_row=read.tells_position or read.every_row,
             columns=read.columns,
         )
 
