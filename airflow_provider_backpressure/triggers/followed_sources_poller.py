@@ -37,8 +37,13 @@ class Unread:
 
     @property
     def any(self) -> bool:
-        """Whether a run would have something to do: also where the snapshot is not in yet."""
-        return self.course is None or self.course.unread is None or self.course.unread > 0
+        """Whether a run would have something to do: also where the snapshot is not in yet.
+
+        Of a followed source that no look has come back from yet nothing is known, and nothing is said.
+        """
+        if self.course is None:
+            return self.hydration is None or not follows(self.hydration.plan)
+        return self.course.unread is None or self.course.unread > 0
 
     @property
     def known(self) -> Mapping[Any, int] | None:

@@ -243,3 +243,11 @@ def test_airflow_carries_it_as_it_is():
     arguments = smart_decode_trigger_kwargs(json.loads(json.dumps(encoded["kwargs"])))
     assert (encoded["classpath"], arguments) == declared.trigger.serialize()
     assert type(declared.trigger)(**arguments).subject == declared.trigger.subject
+
+
+def test_nothing_is_unread_of_a_followed_source_that_no_look_has_come_back_from(logged):
+    """M10: a slow first look is no reason for a run. What was never planned is one, and what is not followed."""
+    static = replace(logged.plan, consistency=Consistency.STATIC)
+    assert not Unread(hydration=logged.hydration, course=None).any
+    assert Unread(hydration=replace(logged.hydration, plan=static), course=None).any
+    assert Unread(hydration=None, course=None).any
