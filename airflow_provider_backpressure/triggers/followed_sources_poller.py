@@ -39,7 +39,7 @@ class Unread:
     def any(self) -> bool:
         """Whether a run would have something to do: also where the snapshot is not in yet.
 
-        Of a followed source that no look has come back from yet nothing is known, and nothing is said.
+        Before the first look at a followed source has ended, nothing is known of it, and nothing is said.
         """
         if self.course is None:
             return self.hydration is None or not follows(self.hydration.plan)
