@@ -72,7 +72,7 @@ def test_tables_of_postgresql(database: Endpoint) -> None:
 
 
 def test_tables_of_mysql(mysql_database: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
-    """Tables of any engine; no views, nothing of the server's own, and none of ours, which the log names."""
+    """Tables of any engine; no views, and no tables of the server or of this package. The log names the latter."""
     caplog.set_level(logging.INFO)
     mysql.run(
         mysql_database,

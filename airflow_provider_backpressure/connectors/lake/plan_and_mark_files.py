@@ -124,6 +124,8 @@ def _name(plan_id: str, slice_id: str, nonce: int) -> str:
 
 MARK = b"backpressure"
 """Key of a slice's mark in the footer of its (last) file."""
+FOOTERS = 16
+"""Footers that are read at once: of a table in a bucket each takes a round trip or two."""
 READ_ROWS = 65_536
 """Rows that are read back at once."""
 

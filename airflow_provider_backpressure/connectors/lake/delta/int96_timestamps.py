@@ -11,14 +11,12 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from airflow_provider_backpressure.connectors.lake.delta import file_actions
-from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import batches, footer
+from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import FOOTERS, batches, footer
 from airflow_provider_backpressure.connectors.lake.storage import Place
 from airflow_provider_backpressure.exceptions import SinkRefused
 
 MOST = (2**63 - 1) // 1000
 """Microseconds before and after 1970 that fit as nanoseconds into 64 bits."""
-FOOTERS = 16
-"""Footers that are read at once: of a table in a bucket each takes a round trip or two."""
 _checked: dict[str, frozenset[str]] = {}
 """Files by table that this process has found to be right: a file never changes."""
 

@@ -84,9 +84,10 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         table.alter.add_columns([Field.from_arrow(each) for each in fields])
 
     def begin(self, plan: Plan, *, clear: str | None) -> int:
-        features.list_implied_features(self._find())
+        table = self._find()
+        features.list_implied_features(table)
         # A merge writes bounds by a setting of the table.
-        features.keep_bounds_right(self._find() if plan.mode is Mode.UPSERT else None, self.name)
+        features.keep_bounds_right(table if plan.mode is Mode.UPSERT else None, self.name)
         return super().begin(plan, clear=clear)
 
     def output(self, name: str) -> pyarrow.NativeFile:

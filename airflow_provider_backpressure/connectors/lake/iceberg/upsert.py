@@ -37,6 +37,7 @@ from airflow_provider_backpressure.connectors.lake.iceberg.data_files import (
 )
 from airflow_provider_backpressure.connectors.lake.last_row_per_key import Settled
 from airflow_provider_backpressure.connectors.lake.markers import Holder, Mark, format_other_sink
+from airflow_provider_backpressure.connectors.lake.plan_and_mark_files import FOOTERS
 from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import (
     StagedRows,
     check_arriving,
@@ -57,8 +58,6 @@ Change = Callable[[Transaction, dict[str, str]], None]
 """What makes the snapshot of a commit, given the snapshot's summary."""
 
 
-FOOTERS = 16
-"""Footers that are read at once: of a table in a bucket each takes a round trip or two."""
 _ORDERED = (pyarrow.types.is_integer, pyarrow.types.is_string, pyarrow.types.is_binary)
 """Types whose bounds a file's statistics have in the order of the values."""
 GROUP_BYTES = 64 * 1024 * 1024
