@@ -77,6 +77,8 @@ hydration = sa.Table(
     # What its task reports with each heartbeat, as JSON, and when it did.
     sa.Column("activity", sa.Text),
     sa.Column("heard_at", UtcDateTime),
+    # Whether what was planned last was verified: an increment leaves the phase as it is.
+    sa.Column("verified", sa.Boolean, nullable=False, server_default="1"),
     sa.Index("ix_backpressure_hydration_cluster", "cluster"),
     **ON_MYSQL,
 )

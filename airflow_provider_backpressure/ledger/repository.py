@@ -348,7 +348,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             ranges.save(connection, record)
             hydrations.save(connection, told.add(figures, hydrating.reopen_range(figures, seq), seq=seq, waiting=1))
             for row in tallies.taken_back(
-                statistics.read_statistics(connection, figures.id), before.lane, before.rows or 0
+                statistics.read_statistics(connection, figures.id), before.lane, before.counted
             ):
                 statistics.save(connection, row)
             controls.add(
@@ -360,7 +360,7 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def finish(self, hydration_id: str) -> Hydration:
         with self._write() as (connection, told):
             figures, found = hydrations.lock_whole(connection, hydration_id)
-            if figures.phase is Phase.STEADY_STATE and (found.plan is None or not found.plan.increment):
+            if figures.phase is Phase.STEADY_STATE and figures.verified:
                 return found
             _finish(connection, figures, told)
             return hydrations.by_id(connection, hydration_id)

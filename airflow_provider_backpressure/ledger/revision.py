@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_backpressure.exceptions import LedgerRefused
 
 VERSION_TABLE = "alembic_version_backpressure"
-REVISION = "0013"
+REVISION = "0014"
 """Of the newest migration. Revisions are numbers of four digits, so that they compare as text."""
 
 _VERSION: sa.Select[Any] = sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE))

@@ -192,7 +192,7 @@ class VerifyHydrationOperator(HydrationTask):
                 "or given to another DAG. Clear plan_snapshot and what follows it."
             )
         with tables.open(pair) as opened:
-            complete = hydration.phase is Phase.STEADY_STATE and hydration.failure is None
+            complete = hydration.phase is Phase.STEADY_STATE and hydration.verified and hydration.failure is None
             if complete and hydration.plan is not None and tables.is_done(hydration):
                 # Nobody has it any more. A ledger that was restored to before the run says so too, of another plan.
                 check_held(hydration.plan, opened.sink)

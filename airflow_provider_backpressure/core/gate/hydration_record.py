@@ -82,6 +82,8 @@ class Hydration:
     created_at: datetime
     updated_at: datetime
     hydrated_at: datetime | None
+    verified: bool
+    """Whether what was planned last was verified, and no range was opened again since."""
     failure: str | None = None
     """Why its latest task has failed; ``None`` once a task works on it again."""
     failed_at: datetime | None = None

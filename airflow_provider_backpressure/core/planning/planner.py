@@ -181,8 +181,8 @@ class Planner(Previewer):
 
     def _is_complete(self, hydration: Hydration) -> bool:
         """Whether all that was planned is committed and verified."""
-        plan = hydration.plan
-        return plan is not None and hydration.phase is Phase.STEADY_STATE and not self.ledger.counts(plan.plan_id).open
+        plan, hydrated = hydration.plan, hydration.phase is Phase.STEADY_STATE and hydration.verified
+        return plan is not None and hydrated and not self.ledger.counts(plan.plan_id).open
 
     def _begin(
         self,

@@ -116,6 +116,11 @@ class RangeRecord:
                 return self.bounds.length
         return rows
 
+    @property
+    def counted(self) -> int:
+        """What its commit has added to the hydration's progress; 0 where it is not committed."""
+        return 0 if self.rows is None else self.progress(self.rows)
+
 
 def slice_id(seq: int, index: int = 0) -> str:
     """Return the id of a range's slice, unique within its plan and short enough for ``application_name``."""

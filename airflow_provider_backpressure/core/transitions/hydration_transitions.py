@@ -57,6 +57,8 @@ class Figures:
     range_memory_bytes: int | None
     sampled_at: datetime | None
     hydrated_at: datetime | None
+    verified: bool
+    """Whether what was planned last was verified. An increment leaves the phase as it is, and may not have been."""
     number: int
     """Of the latest change of the gate."""
     waits_since: datetime | None = None
@@ -102,6 +104,7 @@ def create(hydration_id: str, credits: int, *, cluster: str, sink_server: str) -
         range_memory_bytes=None,
         sampled_at=None,
         hydrated_at=None,
+        verified=False,
         number=0,
     )
 
@@ -173,12 +176,12 @@ def _range_memory(maximum: int | None, seen: int | None) -> int | None:
 
 def reopen_range(figures: Figures, seq: int) -> Figures:
     """Return the figures after a range of the current plan went back to the planned ones."""
-    return replace(figures, next_seq=min(figures.next_seq, seq))
+    return replace(figures, next_seq=min(figures.next_seq, seq), verified=False)
 
 
 def start_plan(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is."""
-    anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None)
+    anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
         return anew
     # What was landed before is brought back rather than read for the first time.
@@ -191,14 +194,15 @@ def restore(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a plan that was taken over from the sink: trust was lost, and is won back."""
     lost = figures.phase is not Phase.REHYDRATION
     phase = advance(figures.phase, Phase.REHYDRATION) if lost else figures.phase
-    return replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, phase=phase, hydrated_at=None)
+    anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
+    return replace(anew, phase=phase, hydrated_at=None)
 
 
 def finish(figures: Figures, now: datetime) -> Figures:
     """Return the figures of a hydration whose ranges are all committed; an increment leaves it hydrated."""
     if figures.phase is Phase.STEADY_STATE:
-        return figures
-    return replace(figures, phase=advance(figures.phase, Phase.STEADY_STATE), hydrated_at=now)
+        return replace(figures, verified=True)
+    return replace(figures, phase=advance(figures.phase, Phase.STEADY_STATE), hydrated_at=now, verified=True)
 
 
 TOLD = ("phase", "credits", "slots", "commit_seconds", "range_memory_bytes", "paused_by")

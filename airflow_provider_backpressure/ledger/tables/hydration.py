@@ -39,6 +39,7 @@ _FIGURES: tuple[sa.ColumnElement[Any], ...] = (
     hydration.c.range_memory_bytes,
     hydration.c.sampled_at,
     hydration.c.hydrated_at,
+    hydration.c.verified,
     hydration.c.gate_changes.label("number"),
     hydration.c.waits_since,
     hydration.c.waits_until,
@@ -89,6 +90,7 @@ _SAVED = (
     "range_memory_bytes",
     "sampled_at",
     "hydrated_at",
+    "verified",
     "waits_since",
     "waits_until",
 )
@@ -183,6 +185,7 @@ def add(
     own = {
         "id": figures.id,
         "phase": figures.phase.value,
+        "verified": figures.verified,
         "credits": figures.credits,
         "credits_max": figures.credits_declared,
         "cluster": cluster,
@@ -437,6 +440,7 @@ def _hydration(row: Row[Any]) -> Hydration:
         created_at=row.created_at,
         updated_at=row.updated_at,
         hydrated_at=row.hydrated_at,
+        verified=bool(row.verified),
         failure=row.failure,
         failed_at=row.failed_at,
         declaration=row.declaration,

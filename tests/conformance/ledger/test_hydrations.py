@@ -1,6 +1,7 @@
 """Registering, finding and steering a hydration; the gate's state; the end."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.progress.displayed_state import State
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import LedgerRefused
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, register, replan, take
 from tests.support.waiting import until
@@ -207,6 +209,39 @@ def test_a_hydration_is_finished_when_every_range_is_committed(ledger):
     assert (found.phase, found.hydrated_at is not None) == (Phase.STEADY_STATE, True)
     assert ledger.gate(hydration_id).phase is Phase.STEADY_STATE
     assert ledger.finish(hydration_id) == found, "idempotent"
+
+
+def test_an_increment_is_verified_when_it_was_finished(ledger):
+    """It leaves the phase as it is, which therefore does not say so."""
+    hydration_id, plan_id = planned(ledger, 1)
+    assert not ledger.hydration(hydration_id).verified
+    commit(ledger, plan_id, 0)
+    first = ledger.finish(hydration_id)
+    assert first.verified
+    read = replace(make_plan().read, window=Window(column="id", after="9", upto="19"))
+    second = replan(ledger, hydration_id, 1, read=read)
+    found = ledger.hydration(hydration_id)
+    assert (found.plan.increment, found.phase, found.verified) == (True, Phase.STEADY_STATE, False)
+    with pytest.raises(LedgerRefused, match="Range 0 is still planned"):
+        ledger.finish(hydration_id)
+    commit(ledger, second, 0)
+    assert not ledger.hydration(hydration_id).verified
+    found = ledger.finish(hydration_id)
+    assert (found.verified, found.hydrated_at) == (True, first.hydrated_at)
+
+
+def test_a_range_that_was_opened_again_holds_up_the_end(ledger):
+    """Also after the snapshot is in: what is finished then would lack the rows that were removed for it."""
+    hydration_id, plan_id = planned(ledger, 2)
+    for seq in range(2):
+        commit(ledger, plan_id, seq)
+    ledger.finish(hydration_id)
+    assert ledger.reopen(plan_id, 1, who="ada")
+    assert not ledger.hydration(hydration_id).verified
+    with pytest.raises(LedgerRefused, match="Range 1 is still planned"):
+        ledger.finish(hydration_id)
+    commit(ledger, plan_id, 1)
+    assert ledger.finish(hydration_id).verified
 
 
 def test_a_failed_range_is_still_open(ledger):

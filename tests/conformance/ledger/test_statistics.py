@@ -46,6 +46,22 @@ def test_counts_are_unsigned_and_have_64_bits(ledger):
     assert ledger.finish(hydration_id).phase is Phase.STEADY_STATE
 
 
+def test_a_range_of_offsets_that_is_opened_again_takes_all_of_them_back(ledger):
+    """Markers of transactions leave offsets without a row: its commit had counted these too."""
+    hydration_id, plan_id = planned_log(ledger, 2, credits=2, ordered=False, total=20)
+
+    def committed():
+        return total_progress(ledger.statistics(hydration_id)).committed
+
+    commit(ledger, plan_id, 0, rows=7)
+    commit(ledger, plan_id, 1, rows=10)
+    assert committed() == 20
+    assert ledger.reopen(plan_id, 0, who="ada")
+    assert committed() == 10
+    commit(ledger, plan_id, 0, rows=7)
+    assert committed() == 20
+
+
 @pytest.mark.statement("M3")
 def test_an_unknown_total_is_null_until_it_is_known(ledger):
     """M3: unknown is NULL, never 0; an estimate is flagged and replaced when the exact number is known."""

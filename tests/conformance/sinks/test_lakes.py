@@ -173,6 +173,36 @@ def lose_staged(case: Case, monkeypatch: pytest.MonkeyPatch, *, number: int | No
     monkeypatch.setattr(lake, "reach", losing)
 
 
+@only("parquet")
+@pytest.mark.statement("X1")
+def test_a_plan_whose_task_was_killed_while_it_cleared_the_folder_clears_it(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1: files of the closed plan would stay beside its own, and a target that is not empty is refused for ever."""
+    first = begin(case)
+    first.write(0)
+    first.write(1)
+    real, dropped = LocalFolder.drop, []
+
+    def dying(folder: LocalFolder, name: str) -> None:
+        if dropped:
+            raise KeyboardInterrupt
+        dropped.append(name)
+        real(folder, name)
+
+    plan_id = "f" * 32
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFolder, "drop", dying)
+        with pytest.raises(KeyboardInterrupt):
+            begin(case, clear=first.plan.plan_id, plan_id=plan_id)
+    assert len(case.rows()) == 10
+    again = begin(case, clear=first.plan.plan_id, plan_id=plan_id)
+    assert case.rows() == []
+    again.write(2)
+    begin(case, clear=first.plan.plan_id, plan_id=plan_id)
+    assert case.rows() == expected(case, 2)
+
+
 LOST = "deleted before it was committed"
 
 

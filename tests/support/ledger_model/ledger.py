@@ -332,7 +332,7 @@ class LedgerModel(ModelReader, ModelSteering):
             self._tables.put(entry, record)
             again = hydrating.reopen_range(entry.figures, seq)
             self._tables.save(entry, told.add(entry.figures, again, seq=seq, waiting=1))
-            for row in tallies.taken_back(list(entry.statistics.values()), before.lane, before.rows or 0):
+            for row in tallies.taken_back(list(entry.statistics.values()), before.lane, before.counted):
                 entry.statistics[row.worker_id] = replace(row, updated_at=now)
             self._act(before.hydration_id, who, "retry-range", why, {"seq": seq})
             return True
@@ -341,8 +341,7 @@ class LedgerModel(ModelReader, ModelSteering):
         """See ``Ledger.finish``."""
         with self._writing() as told:
             entry, now = self._tables.entry(hydration_id), self._tables.now()
-            increment = entry.plan is not None and entry.plan.increment
-            if entry.figures.phase is Phase.STEADY_STATE and not increment:
+            if entry.figures.phase is Phase.STEADY_STATE and entry.figures.verified:
                 return entry.hydration()
             if entry.plan is None:
                 raise refusals.without_plan(hydration_id)

@@ -81,6 +81,7 @@ class Entry:
             created_at=self.created_at,
             updated_at=self.updated_at,
             hydrated_at=figures.hydrated_at,
+            verified=figures.verified,
         )
 
 

@@ -94,12 +94,13 @@ class ParquetTable:
             if plan.increment:
                 self.check_history()
             before = self.holder()
-            clear = None if Holder.check_turn(before, plan) else clear
-            if clear is not None:
+            again = Holder.check_turn(before, plan)
+            if clear is not None and not again:
                 self._refuse_others(clear)
             epoch = before.epoch + 1 if before else 1
             self._move_fence(Holder.create(plan, epoch))
             if clear is not None:
+                # Also by a plan that holds the folder already: its task may have been killed among these files.
                 for mark in self.marks(clear).values():
                     self.drop(mark.files)
             return epoch

@@ -65,7 +65,7 @@ class Runs:
             cluster="spark",
         )
 
-    def complete(self) -> Plan:
+    def complete(self, *, verified: bool = True) -> Plan:
         """Plan, or go on with what is planned, and let everything be committed."""
         planned = self.planner().plan()
         for record in self.ledger.ranges(planned.plan.plan_id):
@@ -85,8 +85,23 @@ class Runs:
                 limit=GradedLimit(),
                 pressure=0.0,
             )
-        self.ledger.finish(planned.hydration.id)
+        if verified:
+            self.ledger.finish(planned.hydration.id)
         return planned.plan
+
+
+def test_an_increment_that_was_not_verified_is_not_followed_by_another_one() -> None:
+    """Its verification has failed, or was killed: what is wrong in it would be out of reach, and later runs green."""
+    runs = Runs()
+    runs.complete()
+    runs.source.keys = range(120)
+    second = runs.complete(verified=False)
+    runs.source.keys = range(150)
+    planned = runs.planner().plan()
+    assert (planned.verdict, planned.plan.plan_id) == (Verdict.RESUMED, second.plan_id)
+    assert planned.note == "1 of 1 ranges are committed already"
+    runs.ledger.finish(planned.hydration.id)
+    assert runs.planner().plan().plan.read.window == Window(column="id", after="119", upto="149")
 
 
 def test_another_increment_column_is_refused_before_the_source_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
