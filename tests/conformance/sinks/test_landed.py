@@ -15,6 +15,7 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.table.snapshots import Operation, Summary
 
 from airflow_provider_backpressure.connectors.lake.iceberg.data_files import put_ids
+from airflow_provider_backpressure.connectors.lake.source import landed_table
 from airflow_provider_backpressure.core.endpoints import NOWHERE
 from airflow_provider_backpressure.core.ports import Source
 from airflow_provider_backpressure.core.snapshot.bounds import FileBounds
@@ -66,6 +67,9 @@ def test_files_are_the_ranges_and_small_ones_go_together(case: Case):
         snapshot = source.snapshot()
         assert (snapshot.total, snapshot.total_exact, snapshot.columns) == (50, True, case.columns)
         assert [len(part) for part in read_back(source, rows=20)] == [20, 20, 10]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(landed_table, "MOST_FILES", 2)
+            assert [len(part) for part in read_back(source)] == [20, 20, 10], "the ledger holds the names of a range"
         (whole,) = read_back(source)
         assert whole == expected(case, 0, 1, 2, 3, 4)
         assert source.upstream().at == {source.identity.removeprefix("landed:"): 50}

@@ -27,6 +27,9 @@ from airflow_provider_backpressure.exceptions import (
     SourceUnavailable,
 )
 
+MOST_FILES = 256
+"""Files of a range, so that the ledger and the message to a task hold their names."""
+
 
 class LandedTable:
     """Implements :class:`..core.ports.Source` over the files that readers of the table see."""
@@ -82,10 +85,11 @@ class LandedTable:
         held: list[Landed] = []
         seq = 0
         for each in (self._seen or self._content()).files:
-            if held and (_rows(held) + each.rows > rows or _bytes(held) + each.bytes > bytes):
+            larger = [*held, each]
+            if held and (_rows(larger) > rows or _bytes(larger) > bytes or _files(larger) > MOST_FILES):
                 yield _range(seq, held)
-                seq, held = seq + 1, []
-            held.append(each)
+                seq, larger = seq + 1, [each]
+            held = larger
         if held:
             yield _range(seq, held)
 
@@ -190,6 +194,10 @@ def _range(seq: int, held: Sequence[Landed]) -> PlannedRange:
         checksum=_checksum([each.checksum for each in held]),
     )
     return PlannedRange(seq=seq, bounds=bounds, rows=_rows(held), bytes=_bytes(held))
+
+
+def _files(held: Sequence[Landed]) -> int:
+    return sum(len(each.files) for each in held)
 
 
 def _rows(held: Sequence[Landed]) -> int:
