@@ -68,7 +68,7 @@ def complete(hydration: Hydration, ledger: LedgerReader) -> bool:
     """Whether every range of the current plan is committed."""
     if hydration.plan is None or hydration.phase is not Phase.STEADY_STATE:
         return False
-    return not hydration.plan.increment or not ledger.ranges(hydration.plan.plan_id, states=STILL, limit=1)
+    return hydration.verified or not ledger.ranges(hydration.plan.plan_id, states=STILL, limit=1)
 
 
 def read_committed_frontier(hydration: Hydration, ledger: LedgerReader, *, before: Frontier | None) -> Frontier | None:

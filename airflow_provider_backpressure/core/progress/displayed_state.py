@@ -96,6 +96,8 @@ def _name_complete(now: Observed, *, silent: bool) -> State:
         return State.STALE
     if now.hydration.paused_by is not None and (works or follows(now)):
         return State.PAUSED
+    if silent and not now.hydration.verified:
+        return State.STALE
     if follows(now):
         return State.FOLLOWING
     return State.RUNNING if now.in_flight and not silent else State.SUCCEEDED

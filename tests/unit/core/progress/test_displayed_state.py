@@ -44,7 +44,7 @@ def reports(step, **values):
 
 
 DONE_READING = Progress(total=5, total_exact=True, committed=5, read=5, messages=5, bytes=9)
-DONE = {"phase": Phase.STEADY_STATE}
+DONE = {"phase": Phase.STEADY_STATE, "verified": True}
 CASES = [
     pytest.param(
         {**DONE, **reports(Step.RANGES), "heard_at": LONG_AGO},
@@ -52,6 +52,13 @@ CASES = [
         State.STALE,
         "nothing heard for 3:10",
         id="an increment that was killed",
+    ),
+    pytest.param(
+        {**DONE, "verified": False, "heard_at": LONG_AGO},
+        {"course": course()},
+        State.STALE,
+        "nothing heard for 3:10",
+        id="an increment whose verification was killed",
     ),
     pytest.param(
         {**DONE, "paused_by": "ada"},
