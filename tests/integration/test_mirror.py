@@ -15,8 +15,9 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_submission import spec_for
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.plan_result import Planned
+from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
-from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
+from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
     SinkRefused,
@@ -666,3 +667,33 @@ def test_a_table_of_mysql_is_mirrored_by_the_form_that_its_rows_have_in_the_targ
     run(database, "CREATE TABLE raw.u (name varchar(20) PRIMARY KEY)")
     with pytest.raises(SinkRefused, match="Text in name is ordered by"):
         replace(composed, table="u", target="raw.u").plan()
+
+
+@pytest.mark.statement("X3")
+def test_a_range_that_is_repaired_while_its_lane_runs_is_written_again(composed: Composed, database: Endpoint) -> None:
+    """X3: the lane had found it unchanged, by a marker that the repair has deleted."""
+    one = replace(composed, budget=Budget(credits=1, range_rows=1000))
+    with one.open() as ports:
+        ports.planner().plan()
+    one.run()
+    one.finish()
+    run(database, f"UPDATE t SET code = 'changed' WHERE id = {ROWS}")
+    with one.open() as ports:
+        replace(ports.planner(), refresh=Refresh.EACH_RUN, run="second").plan()
+    removed = list[int]()
+
+    def repair_first() -> None:
+        if removed:
+            return
+        run(database, "UPDATE raw.t SET code = 'wrong' WHERE id = 5")
+        with one.open() as ports:
+            (record,) = ports.ledger.ranges(ports.plan.plan_id, states=[RangeState.COMMITTED])
+            removed.append(repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada"))
+
+    with one.open() as ports:
+        hydrator = ports.hydrator()
+        hydrator.on_commit = repair_first
+        hydrator.run()
+    one.finish()
+    assert removed
+    assert difference(database, "public.t", database, "raw.t") == (0, 0)

@@ -462,6 +462,35 @@ def test_a_file_that_is_gone_and_was_replayed_is_not_missed(mysql_database: Endp
         assert followed.changes() == [(UPSERT, ("2",))]
 
 
+@pytest.mark.statement("W2")
+@pytest.mark.parametrize("gone", [False, True], ids=["kept", "removed"])
+@pytest.mark.parametrize("another", [False, True], ids=["alone", "followed"])
+def test_transactions_without_a_gtid_are_refused_also_where_gtids_are_on_again(
+    mysql_database: Endpoint, gone: bool, another: bool
+) -> None:
+    """W2: the mode was taken down and up again between two runs. Each change of it begins a file.
+
+    Without a file to begin at, the server passes over those in which there is no GTID.
+    """
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with following(mysql_database) as followed:
+        file = run(mysql_database, "SHOW MASTER STATUS")[0][0]
+        for mode in ("ON_PERMISSIVE", "OFF_PERMISSIVE"):
+            run(mysql_database, f"SET GLOBAL gtid_mode = {mode}")
+        try:
+            run(mysql_database, "INSERT INTO t VALUES (2)")
+        finally:
+            for mode in ("ON_PERMISSIVE", "ON"):
+                run(mysql_database, f"SET GLOBAL gtid_mode = {mode}")
+        if another:
+            run(mysql_database, "INSERT INTO t VALUES (3)")
+        if gone:
+            files = [row[0] for row in run(mysql_database, "SHOW BINARY LOGS")]
+            run(mysql_database, f"PURGE BINARY LOGS TO '{files[files.index(file) + 1]}'")
+        with pytest.raises(SourceRefused, match="has transactions without a GTID"):
+            followed.changes()
+
+
 def test_a_second_attempt_ends_the_first(mysql_database: Endpoint) -> None:
     """The server knows both as one replica; what is ended says that it may be tried again."""
     run(mysql_database, "CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, a longtext)")

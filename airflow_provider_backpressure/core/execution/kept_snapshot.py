@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.planning.preconditions import tell_submi
 from airflow_provider_backpressure.core.poll_policy import Clock
 from airflow_provider_backpressure.core.ports import Keeper, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger
-from airflow_provider_backpressure.core.ports.sink import MirrorTarget, Sink
+from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.verification.snapshot_verifier import SnapshotVerifier
 from airflow_provider_backpressure.core.verification.source_reader import SourceReader
@@ -125,6 +125,17 @@ class KeptSnapshot:
                 f"{committed} of {counts.total} ranges of plan {plan.plan_id} were read in a snapshot that ended with "
                 "the lane that kept it."
             )
+
+    def find_earlier(self, plan: Plan, marker: Marker) -> SnapshotLost | None:
+        """Return what is wrong with the marker that an attempt of this life has found, if it is of an earlier one.
+
+        In a bucket nothing keeps that life's file out which was on its way there when the target got its new epoch.
+        """
+        if plan.consistency is not Consistency.SNAPSHOT or plan.survives or marker.epoch >= plan.epoch:
+            return None
+        return SnapshotLost(
+            f"The slice {marker.slice_id} of plan {plan.plan_id} was committed late, out of a snapshot that is gone."
+        )
 
     def must_read_again(self, plan: Plan) -> bool:
         """Whether all is committed, and the source was not compared with it while its snapshot was kept."""

@@ -126,10 +126,9 @@ class Hydrator:
         ``PlanOutdated``: this one too. A snapshot is kept from the first range until the lane ends, which waits at a
         closed gate for as long as that takes.
         """
-        result: LaneResult | None = None
+        result = None
         try:
-            result = self._loop()
-            return result
+            return (result := self._loop())
         finally:
             self._kept.close()
             self._leave(others_work=result is not None and result.crowded_out)
@@ -231,8 +230,9 @@ class Hydrator:
 
     def _is_paused(self) -> bool:
         """Whether its time is over. What has failed is tried again first: the next life counts from the start."""
-        begun = self._submitted and not self._failures
-        return begun and self.until is not None and self.clock.monotonic() >= self.until
+        return (
+            self._submitted and not self._failures and self.until is not None and self.clock.monotonic() >= self.until
+        )
 
     def _cut(self, record: RangeRecord) -> bool:
         """Cut a range that is larger than a person wants by now, before it is submitted."""
@@ -319,8 +319,8 @@ class Hydrator:
     def _time_out(self, future: "Future[RangeResult]") -> Exception | None:
         """End an attempt that takes longer than a range may; it has failed unless it was committed meanwhile."""
         self._end(record := self._jobs[future].record)
-        words = f"Range {record.seq} was not committed within Budget(range_timeout={self.budget.range_timeout:g})."
-        return self._settle(future, RangeFailed(words))
+        most = f"Budget(range_timeout={self.budget.range_timeout:g})"
+        return self._settle(future, RangeFailed(f"Range {record.seq} was not committed within {most}."))
 
     def _settle(self, future: "Future[RangeResult]", error: BaseException | None = None) -> Exception | None:
         """Write down what became of a job; return the error that must stop the lane, if any."""
@@ -337,10 +337,12 @@ class Hydrator:
             return unavailable
         except LedgerRefused as conflict:
             error = conflict
+        if marker is not None and (lost := self._kept.find_earlier(self.plan, marker)) is not None:
+            marker, error = None, lost
         del self._jobs[future]
         self._stages.settle(record.slice_id, future.result().flow if error is None else None)
-        if error is None:
-            marker = marker or self._writes.confirm(record, future.result())
+        if error is None and marker is None:
+            marker = self._writes.confirm(record, future.result())
         if marker is not None:
             self._commit(record, marker, memory)
             return None

@@ -38,7 +38,7 @@ from airflow_provider_backpressure.core.planning.preconditions import (
 from airflow_provider_backpressure.core.planning.previewer import Previewer
 from airflow_provider_backpressure.core.planning.range_size import measure_plan, next_rows
 from airflow_provider_backpressure.core.planning.topic_key_order import put_in_order
-from airflow_provider_backpressure.core.ports import ChangeLog
+from airflow_provider_backpressure.core.ports import ChangeLog, ChecksPosition
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.plan import (
     Plan,
@@ -160,13 +160,15 @@ class Planner(Previewer):
         )
         if hydration is None or (plan := hydration.plan) is None or plan.consistency is not Consistency.CATCH_UP:
             return False
-        if plan.stream:
-            # The windows are those of the stream, for all of its tables.
-            return False
-        if self.ledger.counts(plan.plan_id).open:
+        # The windows of a stream are planned for all of its tables.
+        if plan.stream or self.ledger.counts(plan.plan_id).open:
             return False
         Completion(plan=plan, ledger=self.ledger, sink=self.sink).check()
-        if stand(plan, self.sink.markers(plan.plan_id).values()).reached:
+        found, log = stand(plan, self.sink.markers(plan.plan_id).values()), self.source.log(hydration.id)
+        if found.reached:
+            if isinstance(log, ChecksPosition):
+                # What has no number is not in the position that is reached.
+                log.check(found.end)
             return False
         return self._replay(hydration, plan) is not None
 

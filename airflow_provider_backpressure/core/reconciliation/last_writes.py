@@ -1,6 +1,5 @@
 """What proves that the target holds a range's rows already: the latest write of the range."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -24,7 +23,7 @@ class LastWrites:
     """Markers of earlier snapshots of the plan, by their slices, as far as they were asked for."""
 
     @cached_property
-    def markers(self) -> Mapping[Bounds, Marker]:
+    def markers(self) -> dict[Bounds, Marker]:
         """The markers under ``mirror`` by their bounds; the target is asked once."""
         if not self.plan.mirrored_since:
             return {}
@@ -40,6 +39,9 @@ class LastWrites:
         if own is not None:
             return LastWrite(rows=own.rows, checksum=own.checksum, staged=False, epoch=own.epoch)
         marker = self.markers.get(record.bounds)
+        if marker is not None and record.attempt > 1 and not self._is_there(marker):
+            del self.markers[record.bounds]
+            return None
         if marker is None or marker.quarantined or marker.plan_id == self.plan.plan_id:
             return None
         # The first of the plans has staged every range, whether it had changed or not.
@@ -56,6 +58,11 @@ class LastWrites:
             return None
         self._own[record.slice_id] = marker
         return marker
+
+    def _is_there(self, marker: Marker) -> bool:
+        """Whether the target still has it: a person may have the range repaired while the lane runs."""
+        found = self.sink.markers(marker.plan_id, [marker.slice_id]).get(marker.slice_id)
+        return found is not None and not found.revoked
 
     def confirm(self, record: RangeRecord, result: RangeResult) -> Marker | None:
         """Return the marker of a range that an attempt found unchanged; ``None`` where it did not."""

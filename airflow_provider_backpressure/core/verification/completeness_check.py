@@ -208,6 +208,10 @@ class Completion:
                 if (marker.rows_read, marker.checksum) != (record.rows, record.checksum):
                     raise self._failure(f"range {record.seq} was confirmed with other rows than its marker has")
             found.rows += marker.rows_read
+            found.epochs.add(marker.epoch)
+        one_moment = self.plan.consistency is Consistency.SNAPSHOT and not (self.plan.survives or self.plan.increment)
+        if one_moment and len(found.epochs) > 1:
+            raise self._failure("its ranges were read in more than one snapshot")
 
     def _check_cover(self, coverage: Coverage, found: "_Found") -> None:
         for fault in coverage.faults(self.plan) if found.ranges or self.plan.ranges else ():
@@ -269,6 +273,8 @@ class _Found:
     outdated: int = 0
     """Ranges that did not change since an earlier snapshot, whose marker they have."""
     rows: int = 0
+    epochs: set[int] = field(default_factory=set)
+    """Under which the ranges were committed: each snapshot of a plan has one of its own."""
     file_rows: int | None = None
     """Rows of the files of all ranges, where they are read by files."""
     on_lines: bool = False

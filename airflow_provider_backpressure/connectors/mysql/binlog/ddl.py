@@ -58,9 +58,9 @@ class Followed:
 
     def is_truncated_by(self, named: TableName | None) -> bool:
         """Whether ``TRUNCATE`` of that table is of this one. Unlike a stop it acts, so it goes by the exact name."""
-        return named is not None and (
-            _fold_case(named) == _fold_case(self.table) if self.folded else named == self.table
-        )
+        if named is None or not self.folded:
+            return named == self.table
+        return tuple(map(lower, named.parts)) == tuple(map(lower, self.table.parts))
 
     def needs(self, index: str) -> bool:
         """Whether this may be the index of the key."""
@@ -96,7 +96,11 @@ def _effect(tokens: list[str], database: str, followed: Followed) -> Effect:
         return Effect.NONE
     if first == "TRUNCATE":
         named = tokens[2:] if words[1:2] == ["TABLE"] else tokens[1:]
-        return Effect.TRUNCATED if followed.is_truncated_by(_first(named, database)) else Effect.NONE
+        if followed.is_truncated_by(_first(named, database)):
+            return Effect.TRUNCATED
+        # With letters whose lower case is not sure it may be this one.
+        unsure = followed.folded and _is_named(named, database, table)
+        return Effect.DEFINED if unsure else Effect.NONE
     if words[:2] == ["DROP", "INDEX"]:
         gone = followed.needs(tokens[2]) and _is_named(tokens[4:], database, table)
         return Effect.DEFINED if gone else Effect.NONE
@@ -179,8 +183,14 @@ def _names(tokens: list[str], database: str) -> Iterator[TableName]:
                 continue
 
 
-def _fold_case(name: TableName) -> TableName:
-    return TableName(database=name.database.casefold(), name=name.name.casefold())
+def _fold_case(name: TableName) -> tuple[str, ...]:
+    """Return a name in which no letter differs that a server may take for another one's lower case."""
+    return tuple(part.replace("\u0130", "i").casefold() for part in name.parts)
+
+
+def lower(text: str) -> str:
+    """Return a name in lower case, but for letters of which servers may have another one than Python, or none."""
+    return "".join(small if each < "\u0500" and len(small := each.lower()) == 1 else each for each in text)
 
 
 def _unquote(token: str) -> str:

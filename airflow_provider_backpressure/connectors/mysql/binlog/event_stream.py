@@ -18,7 +18,7 @@ from pymysql.cursors import SSCursor
 from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import BYTES, UTF8, Charset
 from airflow_provider_backpressure.connectors.mysql.binlog.value_formats import Bytes
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
-from airflow_provider_backpressure.connectors.mysql.errors import Errors
+from airflow_provider_backpressure.connectors.mysql.errors import Errors, words
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import SourceRefused
@@ -249,6 +249,11 @@ class RowStream:
             )
         rows.append(packet[_LENGTHS.get(packet[0], 1) :])
         return False
+
+
+def is_about_unnumbered(error: Exception) -> bool:
+    """Whether a server refuses to send a transaction since that has no GTID."""
+    return "anonymous transaction" in words(error)
 
 
 _DUMP_GTID = 0x1E

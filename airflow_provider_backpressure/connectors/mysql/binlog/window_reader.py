@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Charsets, Row, RowReader, Wanted
-from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, Followed, effect
+from airflow_provider_backpressure.connectors.mysql.binlog.ddl import Effect, Followed, effect, lower
 from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import (
     Event,
     Kind,
@@ -23,8 +23,10 @@ from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.exceptions import LogLost, SourceRefused
 
 _RESTART = 'trigger the DAG with {"backpressure": "restart"}'
+UNNUMBERED = f"The binlog has transactions without a GTID, or with a tag: {_RESTART} once all have one."
 _USUAL = (b"\0BEGIN", b"\0COMMIT")
 _XA_COMMIT = "XA COMMIT "
+_AS_WRITTEN = 2
 _OLD = (Kind.OLD_WRITE, Kind.OLD_UPDATE, Kind.OLD_DELETE, Kind.PARTIAL_UPDATE)
 
 
@@ -78,8 +80,9 @@ class Walk:
     charsets: Charsets
     start: GtidSet
     end: GtidSet
-    folded: bool = False
-    """Whether the server ignores case in the names of tables (``lower_case_table_names``)."""
+    folding: int = 0
+    """How the server treats case in the names of tables, as its ``lower_case_table_names``: 0 distinguishes it, 1 has
+    names in lower case, 2 as they were written. Otherwise than by 0, the names of ``tables`` are in lower case."""
     is_prepared: Callable[[str, int], bool] = field(default=lambda xid, number: False)
     """Whether an XA transaction was prepared, since a table's start, in a part of the log of earlier windows."""
     refused: int | None = None
@@ -105,10 +108,9 @@ class Walk:
         }
         self._named: dict[tuple[str, str], list[int]] = {}
         for number, each in enumerate(self.tables):
-            name = self._fold_name((each.table.database.encode(), each.table.name.encode()))
-            self._named.setdefault(name, []).append(number)
+            self._named.setdefault(each.table.parts, []).append(number)
         self._followed = [
-            Followed(table=each.table, folded=self.folded, by_primary=each.by_primary) for each in self.tables
+            Followed(table=each.table, folded=bool(self.folding), by_primary=each.by_primary) for each in self.tables
         ]
 
     def changes(self, events: Iterable[Event]) -> Iterator[Change]:
@@ -133,9 +135,7 @@ class Walk:
     def _goes_on(self, event: Event) -> bool:
         """Begin a transaction; ``False`` where it is behind the window."""
         if event.kind != Kind.GTID:
-            raise SourceRefused(
-                f"The binlog has transactions without a GTID, or with a tag: {_RESTART} once all have one."
-            )
+            raise SourceRefused(UNNUMBERED)
         source, number = gtid_of(event.body)
         self._gtid, self._touched = f"{source}:{number}", set()
         self._skipping = {at for at, left_out in self._skipped.items() if left_out.has(source, number)}
@@ -220,7 +220,7 @@ class Walk:
     def _fold_name(self, name: tuple[bytes, bytes]) -> tuple[str, str]:
         """Return a table's database and name as they are compared."""
         database, table = name[0].decode(), name[1].decode()
-        return (database.casefold(), table.casefold()) if self.folded else (database, table)
+        return (lower(database), lower(table)) if self.folding == _AS_WRITTEN else (database, table)
 
     def _find_readers(self, body: bytes) -> Iterator[tuple[int, RowReader]]:
         """Yield the readers of an event's rows; until the next one, errors are about its table."""

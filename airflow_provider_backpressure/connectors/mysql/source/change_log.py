@@ -10,6 +10,8 @@ from uuid import uuid4
 import pymysql
 
 from airflow_provider_backpressure.connectors.mysql.binlog import event_stream as stream
+from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import Kind
+from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import UNNUMBERED
 from airflow_provider_backpressure.connectors.mysql.binlog_position import (
     SETTLED_SECONDS,
     Place,
@@ -93,12 +95,20 @@ class MySQLLog:
         self._check_goal(goal or start, now.gtids)
         # What is known as executed never shrinks, but a later start may know of more.
         if now.gtids.count <= start.at:
+            self._check_numbered(first, now)
             return []
         cuts = [_Cut(place=first, bytes=0), *self._cuts(first, now, bytes)]
         return [
             LogBounds(stream=self.stream, start=before.place.position, end=after.place.position)
             for before, after in pairwise(_wide_enough(cuts, bytes))
         ]
+
+    def check(self, position: LogPosition) -> None:
+        """See :class:`..core.ports.ChecksPosition`. ``SourceRefused`` where what follows cannot be replayed."""
+        place, now = Place.from_position(position), self._read_place()
+        self._check(place.gtids, now.gtids)
+        self._check_same_log(place)
+        self._check_numbered(place, now)
 
     def storage(self, read: ReadSpec) -> TableStorage:
         """See :meth:`..core.ports.ChangeLog.storage`. The binlog has every statement that alters a table.
@@ -163,6 +173,25 @@ class MySQLLog:
         if sizes[place.file] < place.at or place.made != self._made(place.file):
             return False
         return not place.is_readable or sizes[place.file] == place.at or self._begins_event(place)
+
+    def _check_numbered(self, first: Place, now: Place) -> None:
+        """Raise ``SourceRefused`` where transactions without a GTID follow, which the set of GTIDs does not show."""
+        if (now.file, now.at) == (first.file, first.at) or first.made.partition("/")[0] != self._server():
+            return
+        names = [str(row[0]) for row in self._session.rows("SHOW BINARY LOGS")]
+        place = (first.file, first.at) if first.is_readable and first.file in names else (names[0],)
+        endpoint, name = self._session.endpoint, f"{self.stream}:{uuid4()}:1"
+        connection = stream.open_stream(endpoint, ERRORS, name)
+        try:
+            found = any(event.kind == Kind.ANONYMOUS for event in stream.sent(connection, name, first.gtids, *place))
+        except pymysql.Error as error:
+            if not stream.is_about_unnumbered(error):
+                raise ERRORS.translate(error, endpoint) from error
+            found = True
+        finally:
+            connection._force_close()
+        if found:
+            raise SourceRefused(UNNUMBERED)
 
     def _begins_event(self, place: Place) -> bool:
         """Whether a file continues at a place as it does between two transactions."""

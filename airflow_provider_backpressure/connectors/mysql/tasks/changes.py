@@ -12,7 +12,14 @@ from airflow_provider_backpressure.connectors.mysql.binlog import event_stream a
 from airflow_provider_backpressure.connectors.mysql.binlog.character_sets import charsets
 from airflow_provider_backpressure.connectors.mysql.binlog.column_decoders import Row, Wanted, Wish
 from airflow_provider_backpressure.connectors.mysql.binlog.event_stream import Event, Kind, gtid_of, xid_of
-from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import NOTHING, Change, Done, Walk, WalkedTable
+from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import (
+    NOTHING,
+    UNNUMBERED,
+    Change,
+    Done,
+    Walk,
+    WalkedTable,
+)
 from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied, seen
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import code, words
@@ -23,7 +30,13 @@ from airflow_provider_backpressure.core.snapshot.bounds import LogBounds, LogPos
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
 from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import name_table
 from airflow_provider_backpressure.core.snapshot.spark_messages import ReadSpec, Slice, StreamTable
-from airflow_provider_backpressure.exceptions import BackpressureError, InvalidDeclaration, LogLost, SourceUnavailable
+from airflow_provider_backpressure.exceptions import (
+    BackpressureError,
+    InvalidDeclaration,
+    LogLost,
+    SourceRefused,
+    SourceUnavailable,
+)
 from airflow_provider_backpressure.spark.change_rows import DELETE, NULL, TRUNCATE, UPSERT, head
 
 SOME, SOME_BYTES = 500, 512 * 1024
@@ -34,6 +47,7 @@ _PRIMARY = (
     "SELECT COLUMN_NAME FROM information_schema.STATISTICS"
     " WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {} AND INDEX_NAME = 'PRIMARY'"
 )
+_LOWER = "SELECT LOWER(CONVERT({} USING utf8mb3)), LOWER(CONVERT({} USING utf8mb3))"
 _FATAL = 1236
 """The server cannot send what was asked for: among other reasons, since it has removed the file."""
 
@@ -88,13 +102,17 @@ class FollowedTable:
         self._none = NULL * (1 + len(self._key))
         self._fields = 3 + len(self._key) + len(self._types)
 
-    def walk(self, ask: Ask) -> WalkedTable:
-        """Return what is looked for in the log."""
+    def walk(self, ask: Ask, *, folds: bool) -> WalkedTable:
+        """Return what is looked for in the log. ``folds``: whether the server has it under its name in lower case."""
         # A primary key that comes, goes or becomes another one stops the window that has it in its log.
-        place = map(_literal, (self.name.database, self.name.name))
+        place = [_literal(part) for part in (self.name.database, self.name.name)]
+        if folds:
+            # By its own tables of letters, which are others than Python's.
+            ((database, name),) = ask(_LOWER.format(*place))
+            place = [_literal(part) for part in (database, name)]
         primary = {name for (name,) in ask(_PRIMARY.format(*place))}
         return WalkedTable(
-            table=self.name,
+            table=TableName(database=database, name=name) if folds else self.name,
             wanted=self._wanted,
             by_primary=primary == set(self._key),
             start=self.joined,
@@ -199,14 +217,14 @@ class BinlogWindow:
     def _begin(self, ask: Ask) -> Walk:
         with SOURCE.translate_errors(self._source):
             known = charsets(ask)
-            ((folded,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
-            tables = [table.walk(ask) for table in self._tables]
+            ((folding,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
+            tables = [table.walk(ask, folds=bool(folding)) for table in self._tables]
         return Walk(
             tables=tables,
             charsets=known,
             start=self._start.gtids,
             end=self._end.gtids,
-            folded=bool(folded),
+            folding=int(folding),
             is_prepared=self._is_prepared,
         )
 
@@ -263,10 +281,27 @@ class BinlogWindow:
             return
         except LogLost:
             # The content of that file may have been replayed before it was removed.
-            if begun or not self._start.is_readable:
+            rest = None if begun or not self._start.is_readable else self._find_rest()
+            if rest is None:
                 raise
         with self._open() as another:
-            yield from self._sent(another, Place(gtids=self._start.gtids))
+            yield from self._sent(another, rest)
+
+    def _find_rest(self) -> Place | None:
+        """Return where the log continues if the file of the start was removed; ``None`` where it was not.
+
+        By itself the server begins at the newest file that will do, and passes over those before it, in which there may
+        be transactions without a GTID. Files of another server cannot be compared.
+        """
+        connection = connect(self._source, errors=SOURCE, name=self._name)
+        with closing(connection), SOURCE.translate_errors(self._source):
+            ask = make_ask(connection)
+            files = [str(row[0]) for row in ask("SHOW BINARY LOGS")]
+            ((server, purged),) = ask("SELECT @@GLOBAL.server_uuid, @@GLOBAL.gtid_purged")
+        if self._start.made.partition("/")[0] != server:
+            return Place(gtids=self._start.gtids)
+        gone = self._start.file not in files and GtidSet.parse(str(purged or "")).within(self._start.gtids)
+        return Place(gtids=self._start.gtids, file=files[0]) if gone else None
 
     def _sent(self, connection: Connection, start: Place, name: str = "") -> Iterator[Event]:
         try:
@@ -299,6 +334,8 @@ def _lost(error: Exception, source: Endpoint) -> Exception:
     cause = error.__cause__
     if not isinstance(cause, pymysql.Error) or code(cause) != _FATAL:
         return error
+    if stream.is_about_unnumbered(cause):
+        return SourceRefused(UNNUMBERED)
     if "same server_uuid" in words(cause):
         return SourceUnavailable(f"Another attempt reads the binlog of MySQL at {source.address} in this one's place.")
     return LogLost(

@@ -111,6 +111,17 @@ def test_a_truncate_of_a_table_whose_name_differs_in_case_is_of_another_one():
 
 
 @pytest.mark.statement("W7")
+def test_a_truncate_of_a_table_that_may_be_this_one_in_lower_case_stops_the_window():
+    """W7: whose small letters these are only the server knows, which has both tables, or one."""
+    for name, typed in (("straße", "strasse"), ("λόγος", "λόγοσ"), ("i", "İ"), ("straße", "STRAẞE")):
+        table, statement = TableName(database="shop", name=name), Statement("shop", f"TRUNCATE TABLE `{typed}`")
+        assert effect(statement, followed(table, folded=True)) is Effect.DEFINED
+        assert effect(statement, followed(table)) is Effect.NONE
+    greek = TableName(database="shop", name="λόγος")
+    assert effect(Statement("shop", "TRUNCATE TABLE `ΛόΓΟς`"), followed(greek, folded=True)) is Effect.TRUNCATED
+
+
+@pytest.mark.statement("W7")
 @pytest.mark.parametrize(
     ("text", "by_primary", "by_another"),
     [
