@@ -20,9 +20,7 @@ from airflow_provider_backpressure.core.planning.shared_log_windows import (
     Member,
     StreamPlanned,
     StreamPlanner,
-    check_followed_by,
 )
-from airflow_provider_backpressure.core.ports.sink import Sink
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.shared_log_table_errors import find_refused
 from airflow_provider_backpressure.exceptions import (
@@ -372,12 +370,6 @@ class TableStream:
             with nobodys_error(words), open_recorded_source(hydration) as source:
                 open_shared_log(source, self.id).drop()
                 self.tables.task.log.info("%s is followed no more.", hydration.source_identity)
-
-
-def check_member(member: Plan, sink: Sink, stream: tuple[Plan, Stand]) -> None:
-    """Raise ``LedgerRefused`` where a table is not yet as its source was at the end of the log's windows."""
-    plan, found = stream
-    check_followed_by(plan, found, member, stand(member, sink.markers(member.plan_id).values()))
 
 
 def find_stream(

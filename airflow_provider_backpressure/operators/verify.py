@@ -16,7 +16,8 @@ from airflow_provider_backpressure.core.gate.task_activity import Step
 from airflow_provider_backpressure.core.monitoring.source_observer import nobodys_error
 from airflow_provider_backpressure.core.planning.catch_up_windows import Stand, check_caught_up
 from airflow_provider_backpressure.core.planning.preconditions import check_held
-from airflow_provider_backpressure.core.ports.ledger import Ledger, every_range
+from airflow_provider_backpressure.core.planning.shared_log_windows import check_member
+from airflow_provider_backpressure.core.ports.ledger import every_range
 from airflow_provider_backpressure.core.progress.displayed_state import State, describe_verified
 from airflow_provider_backpressure.core.progress.rates_and_eta import rows_received
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -40,7 +41,7 @@ from airflow_provider_backpressure.operators.several_tables import (
     is_several,
     open_tables,
 )
-from airflow_provider_backpressure.operators.shared_log_hydration import TableStream, as_stream, check_member
+from airflow_provider_backpressure.operators.shared_log_hydration import TableStream, as_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,7 @@ class VerifyHydrationOperator(HydrationTask):
         log: tuple[Plan, Stand] | None = None,
     ) -> Verified:
         """Verify one hydration, which this run has, and let it go. ``log``: of a table that shares one, its windows."""
-        opened.completion(plan).check()
+        rows = opened.completion(plan).check()
         if log is not None and plan.stream:
             check_member(plan, opened.sink, log)
         else:
@@ -118,7 +119,7 @@ class VerifyHydrationOperator(HydrationTask):
         report = None if self.verify is Verify.NONE else self._report(context, opened, hydration.id, plan)
         opened.sink.publish(plan)
         opened.ledger.finish(hydration.id)
-        facts = self._facts(opened.ledger, hydration, log)
+        facts = self._facts(hydration, rows, log)
         opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
         with nobodys_error("What is committed is not seen now"):
             opened.observation(hydration.id).observer.settle()
@@ -196,7 +197,8 @@ class VerifyHydrationOperator(HydrationTask):
             if complete and hydration.plan is not None and tables.is_done(hydration):
                 # Nobody has it any more. A ledger that was restored to before the run says so too, of another plan.
                 check_held(hydration.plan, opened.sink)
-                return Verified(facts=self._facts(opened.ledger, hydration, log), checksum=None)
+                rows = rows_received(opened.ledger.statistics(hydration.id))
+                return Verified(facts=self._facts(hydration, rows, log), checksum=None)
             tables.hold(hydration)
             failure = hydration.failure
             if failure is not None and opened.ledger.counts(hydration.plan.plan_id if hydration.plan else "").open:
@@ -210,11 +212,10 @@ class VerifyHydrationOperator(HydrationTask):
                 # It says why the log is not replayed into the table.
                 raise VerificationFailed(failure) if failure is not None and log is not None else error from None
 
-    def _facts(self, ledger: Ledger, hydration: Hydration, log: tuple[Plan, Stand] | None = None) -> dict[str, Any]:
-        """Return what the event of a verified hydration carries."""
+    def _facts(self, hydration: Hydration, rows: int, log: tuple[Plan, Stand] | None = None) -> dict[str, Any]:
+        """Return what the event of a verified hydration carries. ``rows``: that its ranges have brought."""
         assert hydration.plan is not None, "it was verified"
         plan = hydration.plan
-        rows = rows_received(ledger.statistics(hydration.id))
         state = State.FOLLOWING if plan.follows else State.SUCCEEDED
         if log is not None and plan.stream and log[0].replays:
             # What is committed is what was planned of the log.

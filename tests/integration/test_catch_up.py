@@ -329,15 +329,16 @@ def test_a_target_that_cannot_follow_is_refused(followed: Followed, caplog: pyte
     assert followed.slots() == []
 
 
-def test_a_target_whose_trigger_changes_its_rows_is_not_followed(followed: Followed) -> None:
-    """Already with the ranges before the log; one that waits for the commit is refused before."""
+@pytest.mark.parametrize("initially", ["DEFERRED", "IMMEDIATE"])
+def test_a_target_whose_trigger_changes_its_rows_is_not_followed(followed: Followed, initially: str) -> None:
+    """Already with the ranges before the log; one that waits for the commit, or can be made to, is refused before."""
     followed.source("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)", "ANALYZE t")
     followed.sink(
         "CREATE SCHEMA raw",
         "CREATE TABLE raw.t (id int PRIMARY KEY, v int)",
         "CREATE FUNCTION raw.more() RETURNS trigger LANGUAGE plpgsql AS"
         " 'BEGIN UPDATE raw.t SET v = v + 1 WHERE id = NEW.id; RETURN NULL; END'",
-        "CREATE CONSTRAINT TRIGGER more AFTER INSERT ON raw.t DEFERRABLE INITIALLY DEFERRED"
+        f"CREATE CONSTRAINT TRIGGER more AFTER INSERT ON raw.t DEFERRABLE INITIALLY {initially}"
         " FOR EACH ROW EXECUTE FUNCTION raw.more()",
     )
     with pytest.raises(SinkRefused, match="trigger more may change or drop rows"):

@@ -26,7 +26,7 @@ from airflow_provider_backpressure.core.planning.plan_result import Planned, Ver
 from airflow_provider_backpressure.core.planning.preconditions import tell_submitted
 from airflow_provider_backpressure.core.ports import ChecksPosition, Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased
-from airflow_provider_backpressure.core.ports.sink import Sink
+from airflow_provider_backpressure.core.ports.sink import ReplaysApart, Sink
 from airflow_provider_backpressure.core.reconciliation.reindexer import Reindexer
 from airflow_provider_backpressure.core.snapshot.bounds import LogPosition
 from airflow_provider_backpressure.core.snapshot.plan import Plan
@@ -35,6 +35,7 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import COPY, Str
 from airflow_provider_backpressure.core.snapshot.table_alterations import check_kept
 from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.exceptions import (
+    RESTART,
     BackpressureError,
     LedgerRefused,
     LedgerUnavailable,
@@ -384,4 +385,18 @@ def check_followed_by(stream: Plan, streamed: Stand, plan: Plan, own: Stand) -> 
         raise LedgerRefused(
             f"The log was replayed into {plan.write.fence} up to {streamed.end.label}, and it is consistent from "
             f"{max(ahead).label} on: let its hydrate_ranges task run first."
+        )
+
+
+def check_member(member: Plan, sink: Sink, stream: tuple[Plan, Stand]) -> None:
+    """Raise ``LedgerRefused`` where a table is not yet as its source was at the end of the log's windows.
+
+    ``SinkRefused`` where a table that has commits of its own for them lacks one that it had.
+    """
+    plan, found = stream
+    check_followed_by(plan, found, member, stand(member, sink.markers(member.plan_id).values()))
+    if isinstance(sink, ReplaysApart) and not (at := sink.find_frontier(member)).has_reached(found.end):
+        raise SinkRefused(
+            f"{member.write.fence} has the log up to {at.label} only, and its windows up to {found.end.label} were "
+            f"committed: it was restored; {RESTART}."
         )

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from airflow_provider_backpressure.core.config import Log, Mode
 from airflow_provider_backpressure.core.health_signal_declarations import Watched
 from airflow_provider_backpressure.core.ports import Health
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds, bounds_from_json
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogPosition, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import (
     Column,
@@ -327,6 +327,15 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Give connections back; idempotent."""
+        ...
+
+
+@runtime_checkable
+class ReplaysApart(Protocol):
+    """A target that gets the windows of a log which tables share by commits of its own, one for each."""
+
+    def find_frontier(self, plan: Plan) -> LogPosition:
+        """Return up to where the log is in the target of a table's plan."""
         ...
 
 

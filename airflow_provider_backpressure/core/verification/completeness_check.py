@@ -152,8 +152,10 @@ class Completion:
     def _writes(self) -> LastWrites:
         return LastWrites(self.plan, self.sink)
 
-    def check(self) -> None:
+    def check(self) -> int:
         """Confirm the ranges that did not change, since the run before or an earlier snapshot, once everything agrees.
+
+        Return how many rows the ranges have brought; one that was repaired counts once.
 
         Raise ``VerificationFailed`` with cause and remedy where anything is missing, doubled or of other bounds.
 
@@ -176,6 +178,7 @@ class Completion:
             # What is confirmed already may have taken the target's place since.
             if self.plan.mode is Mode.MIRROR or target.find_confirmation(self.plan.plan_id) < self.plan.snapshot_epoch:
                 target.confirm(self.plan, rows=found.confirmed_rows)
+        return found.rows
 
     def _check_states(self) -> None:
         counts = self.ledger.counts(self.plan.plan_id)

@@ -4,6 +4,7 @@ Arrow writes no bound of a row group that is longer than 4096 bytes, which texts
 the bounds of the file's other row groups for those of the file, and readers pass over rows that it has.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from airflow_provider_backpressure.connectors.lake.iceberg.data_files import check_ids
+from airflow_provider_backpressure.connectors.lake.tasks.parquet_writer import NULLS
 
 
 def describe_files(io: FileIO, metadata: TableMetadata, paths: Iterable[str]) -> Iterator[DataFile]:
@@ -30,6 +32,8 @@ def describe_files(io: FileIO, metadata: TableMetadata, paths: Iterable[str]) ->
         for name in _find_unbounded(footer):
             for bounds in (file.lower_bounds, file.upper_bounds):
                 bounds.pop(ids[name], None)
+        for name, number in json.loads((footer.metadata or {}).get(NULLS, b"{}")).items():
+            file.null_value_counts[ids[name]] = number
         yield file
 
 

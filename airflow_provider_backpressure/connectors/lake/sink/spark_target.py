@@ -28,7 +28,7 @@ from airflow_provider_backpressure.connectors.lake.spark.table import check_colu
 from airflow_provider_backpressure.connectors.lake.tasks.spark_write import describe_query
 from airflow_provider_backpressure.core.config import Consistency, Log, Mode
 from airflow_provider_backpressure.core.ports.sink import Marker, MirrorTarget, PlanRow, ScratchSink
-from airflow_provider_backpressure.core.snapshot.bounds import Bounds
+from airflow_provider_backpressure.core.snapshot.bounds import Bounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, Window, WriteSpec
 from airflow_provider_backpressure.core.snapshot.topic_offsets import LogWindow, find_start_positions
@@ -145,6 +145,10 @@ class SparkTableTarget(FencedSparkTable):
         for key, about in state.list_revoked(plan_id).items():
             found.setdefault(key, make_revoked_marker(about))
         return found if slice_ids is None else {key: found[key] for key in slice_ids if key in found}
+
+    def find_frontier(self, plan: Plan) -> LogPosition:
+        """See :class:`..core.ports.sink.ReplaysApart`."""
+        return self._state().find_frontier(plan.plan_id, LogPosition.parse(plan.position or ""))
 
     def slice_query(self, write: WriteSpec, bounds: Bounds | None, window: Window | None = None) -> str:
         """See :meth:`..core.ports.Sink.slice_query`. Under ``mirror`` rows are where the bounds say.

@@ -12,6 +12,7 @@ from airflow_provider_backpressure.connectors.lake.markers import Attempt, Holde
 from airflow_provider_backpressure.core.json_codec import from_dict
 from airflow_provider_backpressure.core.snapshot.bounds import (
     LOG,
+    Bounds,
     LogBounds,
     LogPosition,
     OffsetBounds,
@@ -274,10 +275,20 @@ class LogState:
         return {key: mark for key, mark in self.marks_of(plan_id).items() if not is_shared_window(key)}
 
     def find_frontier(self, plan_id: str, start: LogPosition) -> LogPosition:
-        """Return up to where a database's log is in the table, by a plan's marks; ``start`` where there is none."""
-        windows = [mark.bounds for mark in self.marks_of(plan_id).values() if mark.bounds.get("kind") == LOG]
-        bounds = (bounds_from_json(dict(each)) for each in windows)
-        return max([start, *(each.end for each in bounds if isinstance(each, LogBounds))])
+        """Return up to where a database's log is in the table, by a plan's marks; ``start`` where there is none.
+
+        Behind a window that is missing nothing counts: the table was restored while a later one was on its way. Of the
+        oldest windows the marks are forgotten in time.
+        """
+        marks = [mark.bounds for mark in self.marks_of(plan_id).values() if mark.bounds.get("kind") == LOG]
+        bounds = [bounds_from_json(dict(each)) for each in marks]
+        windows = sorted((each for each in bounds if isinstance(each, LogBounds)), key=lambda each: each.start.at)
+        at = windows[0].end if windows else start
+        for window in windows:
+            if not at.has_reached(window.start):
+                break
+            at = max(at, window.end)
+        return max(at, start)
 
     def find_positions(self, plan_id: str, window: LogWindow) -> dict[str, int]:
         """Return up to where a plan that reads this window has brought each partition of a topic, by its stream."""
@@ -308,8 +319,17 @@ class LogState:
         if note.kind is not Kind.MARK:
             return self.settled < holder.epoch
         slice_id = note.about["slice_id"]
+        if is_shared_window(slice_id) and not self._continues(holder, bounds_from_json(dict(note.about["bounds"]))):
+            return False
         fresh = note.about["again"] == self.count_discards(holder.plan_id, slice_id)
         return fresh and holder.epoch == note.about["epoch"] and self.find(holder.plan_id, slice_id) is None
+
+    def _continues(self, holder: Holder, window: Bounds) -> bool:
+        """Whether a window of a shared log begins where the log is in the table that the holder has."""
+        plan = holder.row(committed=0).plan
+        if plan is None or not isinstance(window, LogBounds):
+            return True
+        return self.find_frontier(plan.plan_id, LogPosition.parse(plan.position or "")).has_reached(window.start)
 
     def list_revoked(self, plan_id: str) -> dict[str, Mapping[str, Any]]:
         """Return the slices of a plan that are revoked for good, as their fences have them."""

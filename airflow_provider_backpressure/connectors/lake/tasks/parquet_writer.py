@@ -1,6 +1,7 @@
 """The Parquet files of one execution: as few as their size allows, hashed while they are written."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from airflow_provider_backpressure.core.snapshot.spark_messages import WriteSpec
 from airflow_provider_backpressure.exceptions import RangeFailed, SinkRefused, strip_frames
 from airflow_provider_backpressure.spark.value_hash import BatchSum
 
+NULLS = b"backpressure.nulls"
+"""Key of a file's metadata with the number of NULLs of each column without statistics, as JSON."""
 GROUP_BYTES = 64 * 1024 * 1024
 """Bytes of rows, as Arrow has them, that make a row group: what a task holds at the most."""
 _SAMPLE, _REPEATED = 65_536, 10
@@ -228,9 +231,29 @@ def check_arriving(table: str, there: Iterable[str], write: WriteSpec) -> None:
         )
 
 
+class _Writer(pq.ParquetWriter):  # type: ignore[misc]
+    """Says in the footer how many NULLs are in columns without statistics: some readers of Iceberg take none for 0."""
+
+    def __init__(self, stream: pyarrow.NativeFile, schema: pyarrow.Schema, **more: Any) -> None:
+        super().__init__(stream, schema, **more)
+        self._nulls = {each.name: 0 for each in schema if pyarrow.types.is_floating(each.type)}
+
+    def write_table(self, table: pyarrow.Table, row_group_size: int | None = None) -> None:
+        """Write rows, and count their NULLs."""
+        for name in self._nulls:
+            self._nulls[name] += table.column(name).null_count
+        super().write_table(table, row_group_size)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self.is_open and self._nulls:
+            self.add_key_value_metadata({NULLS: json.dumps(self._nulls).encode()})
+        super().close()
+
+
 def open_writer(stream: pyarrow.NativeFile, schema: pyarrow.Schema, **more: Any) -> pq.ParquetWriter:
     """Return a writer of a file of rows."""
-    return pq.ParquetWriter(
+    return _Writer(
         stream,
         schema,
         compression="zstd",

@@ -185,7 +185,7 @@ _FOUND = sql.SQL(
            array(
                SELECT tgname::text FROM pg_trigger
                WHERE tgrelid = ANY (f.below) AND NOT tgisinternal AND tgenabled::text {fires}
-                 AND (tgtype & 3 = 3 OR tginitdeferred)
+                 AND (tgtype & 3 = 3 OR tgdeferrable)
                ORDER BY 1),
            array(
                SELECT tgname::text FROM pg_trigger

@@ -25,6 +25,7 @@ from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import
     print_as_text,
     reader_name,
 )
+from airflow_provider_backpressure.connectors.postgres.tasks.log_flush import await_flushed, write_message
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_decoder import Decoder, TableSplitter, Type
 from airflow_provider_backpressure.connectors.postgres.tasks.pgoutput_messages import Messages, measure
 from airflow_provider_backpressure.connectors.postgres.tasks.staging_table import without_header
@@ -38,8 +39,6 @@ from airflow_provider_backpressure.exceptions import InvalidDeclaration, LogLost
 from airflow_provider_backpressure.spark.change_rows import UPSERT, change
 from airflow_provider_backpressure.spark.reader_timings import time_open
 
-FLUSH_SECONDS = 60.0
-"""Longest wait for the server to bring its log to its disk."""
 FREE_SECONDS = 30.0
 """Longest wait for the reader before to let go of the slot."""
 YIELD_SECONDS = 10.0
@@ -59,25 +58,9 @@ _PAYLOAD = 6
 
 
 def position(source: Endpoint, name: str) -> str:
-    """See :class:`..changes.LogReader`. A commit that is seen may not be safe yet where it was not to be waited for.
-
-    The server takes its time over what no commit waits for, up to 15 seconds, so one of a message is waited for: it
-    changes nothing, and nobody receives it.
-    """
+    """See :class:`..changes.LogReader`. What rows were read was found to be safe by the session that has read them."""
     with SOURCE.translate_errors(source), connect_source(source, name=reader_name(name)) as connection:
-        found = _value(connection, "SELECT pg_current_wal_insert_lsn()::text")
-
-        def safe() -> bool | None:
-            flushed = _value(connection, "SELECT pg_current_wal_flush_lsn()::text")
-            return True if position_of(flushed) >= position_of(found) else None
-
-        if safe() is None:
-            with connection.transaction():
-                connection.execute("SET LOCAL synchronous_commit = local")
-                connection.execute("SELECT pg_logical_emit_message(true, 'backpressure', '')")
-        if PollPolicy().until(safe, timeout=FLUSH_SECONDS, clock=SystemClock()) is None:
-            raise SourceUnavailable(f"The source did not bring its log up to {found} to its disk.")
-    return str(position_of(found))
+        return str(await_flushed(connection, partial(write_message, connection)))
 
 
 def changes(
@@ -203,6 +186,7 @@ class LogChanges:
                     change(0, UPSERT, [None if value is None else value.encode() for value in row], nothing)
                     for row in found
                 ]
+            await_flushed(connection, partial(write_message, connection))
         self.read_at = position(self._source, self._name)
 
     def await_seen(self) -> None:

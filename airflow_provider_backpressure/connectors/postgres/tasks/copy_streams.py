@@ -9,6 +9,7 @@ import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 from psycopg import errors, pq, sql
@@ -23,6 +24,7 @@ from airflow_provider_backpressure.connectors.postgres.table_storage import (
 )
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.exported_snapshot import import_snapshot
+from airflow_provider_backpressure.connectors.postgres.tasks.log_flush import await_flushed, write_message
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
@@ -186,6 +188,8 @@ class Reading:
     """Several statements see the same rows."""
     columns: tuple[Column, ...] = ()
     """What the statement has to give, as far as a type is PostgreSQL's own; empty where anything will do."""
+    followed: bool = False
+    """The log is replayed over the rows: they are given only if what they show is safe on the server's disk."""
     before: str = ""
     """A statement that is run first, such as one for the session's settings."""
 
@@ -200,6 +204,7 @@ class Reading:
             storage=read.storage,
             blocks=bounds if isinstance(bounds, BlockBounds) else None,
             every_row=read.tells_position or read.every_row,
+            followed=read.tells_position,
             columns=read.columns,
         )
 
@@ -214,13 +219,23 @@ def open_copy_out(
 ) -> Iterator[CopyOut]:
     """Give the rows as a COPY stream; errors as for :func:`open_reading`.
 
-    ``heed`` is called with the server's notices meanwhile.
+    ``heed`` is called with the server's notices meanwhile. Behind the last row of a followed table the log is waited
+    for: a server that crashes between a row and its position may have forgotten the row.
     """
     with open_reading(source, what, heed=heed) as connection:
         with SOURCE.translate_errors(source):
             rows = comparable(connection, what.query) if what.compared else what.query
             stream = CopyOut(connection, f"COPY ({rows}) TO STDOUT ({options})")
         yield stream
+        if what.followed:
+            with SOURCE.translate_errors(source):
+                await_flushed(connection, partial(_hurry_flush, source, what.name))
+
+
+def _hurry_flush(source: Endpoint, name: str) -> None:
+    """Let the server bring its log to its disk, by a session of its own: the rows' one is in a transaction."""
+    with connect_source(source, name=name) as connection:
+        write_message(connection)
 
 
 @contextmanager

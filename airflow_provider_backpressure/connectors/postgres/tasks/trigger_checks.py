@@ -19,7 +19,7 @@ _TRIGGERS = f"""
 # Of a row and before it.
 _ROW_TRIGGERS = f"{_TRIGGERS} AND tgtype & 3 = 3 LIMIT 1"
 _TRIGGERS_AND_RULES = f"""
-    SELECT array({_TRIGGERS} AND (tgtype & 3 = 3 OR tginitdeferred) AND %(exact)s ORDER BY 1),
+    SELECT array({_TRIGGERS} AND (tgtype & 3 = 3 OR tgdeferrable) AND %(exact)s ORDER BY 1),
            array(
                SELECT rulename::text FROM pg_rewrite
                WHERE ev_class = %(target)s::regclass AND is_instead AND ev_enabled::text {FIRES} ORDER BY 1)

@@ -87,6 +87,21 @@ def test_of_all_windows_that_begin_at_the_frontier_one_goes_in(table: ListedTabl
 
 
 @pytest.mark.statement("W4", "X1")
+def test_a_table_that_was_set_back_while_a_window_was_staged_does_not_take_it(table: ListedTable) -> None:
+    """W4, X1: what is asked on top of is another state than the attempt has looked at; a gap is no frontier either."""
+    staged = window(200, 400)
+    assert table.state().admits(staged)
+    for left, end in ((table.notes[:3], at(150)), (table.notes[:2], START)):
+        state = LogState.read(left, {})
+        assert not state.admits(staged)
+        assert state.admits(window(end.at, 400))
+        assert LogState.read([*left, staged], {}).find_frontier("p", START).at == (150 if end.at == 150 else 400)
+    forgotten = LogState.read([table.notes[0], table.notes[3]], {})
+    assert forgotten.find_frontier("p", START) == at(200), "of the oldest windows the marks are gone in time"
+    assert forgotten.admits(staged)
+
+
+@pytest.mark.statement("W4", "X1")
 def test_a_new_epoch_refuses_the_window_that_comes_next(table: ListedTable) -> None:
     """W4, X1: whichever plan of windows it is of; only tables that share a log have such a fence."""
     assert make_target(table).renew("p") == 2
