@@ -150,6 +150,16 @@ def test_nulls_of_columns_without_bounds_are_counted(case: IcebergCase, mode: st
         assert sum(count_nulls(case)) == 2, "one of a row that stays, one that came"
 
 
+@only_iceberg
+@pytest.mark.statement("X3")
+def test_a_text_whose_bound_cannot_be_raised_arrives(case: IcebergCase) -> None:
+    """X3: the character behind U+D7FF is none. Its file has no bounds, and filters find its rows."""
+    begun, odd = start(case, "text", "append"), "\ud7ff" * 17
+    case.write(begun.spec(0), rows("text", [["a", odd], [None]]))
+    case.write(begun.spec(1), rows("text", [["b"]], first=10))
+    assert (find(case, odd), find(case, "a"), find(case, "b")) == ([1], [0], [10])
+
+
 def count_nulls(case: IcebergCase) -> list[int]:
     """Return the NULLs of the second column, as the manifests have them, by file."""
     table = case.table()
