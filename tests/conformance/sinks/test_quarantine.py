@@ -128,6 +128,25 @@ def test_a_repaired_range_keeps_its_rows_once(case: Case) -> None:
     assert [row["slice_id"] for row in kept(case)] == ["0.0", "1.0"]
 
 
+@REAL
+@pytest.mark.statement("X3")
+def test_a_repair_goes_by_the_quarantine_of_the_plan(case: Case) -> None:
+    """X3: the DAG declares none any more, and the range is written as it was planned. What was kept came twice."""
+    begun = keeping(case, 4)
+    write(begun, 0, 3)
+    declared = case.declared
+    case.declared = replace(declared, quarantine=None)
+    with opened(case) as sink:
+        if isinstance(case, PostgresCase):
+            sink.discard(begun.plan, "0.0", bounds(0))
+        else:
+            with pytest.raises(SinkRefused, match=r"1 rows of this range are kept beside .*: declare quarantine= on"):
+                sink.discard(begun.plan, "0.0", bounds(0))
+            assert set(begun.markers()) == {"0.0"}
+    case.declared = declared
+    assert len(kept(case)) == (0 if isinstance(case, PostgresCase) else 1)
+
+
 @ONLY_LAKES
 @pytest.mark.statement("X1", "X2")
 def test_an_attempt_that_dies_between_the_two_commits_is_not_doubled(

@@ -268,7 +268,12 @@ class LakeTarget(FilesTarget):
         with self._table.translate_errors():
             self._slices = {}
             mark = self._table.marks(plan.plan_id, [slice_id]).get(slice_id)
-            if mark is not None and mark.quarantined and self._aside is not None:
+            if mark is not None and mark.quarantined:
+                if self._aside is None:
+                    raise SinkRefused(
+                        f"{mark.quarantined} rows of this range are kept beside {self._table.name}: declare "
+                        "quarantine= on the sink again, so that they can be removed with it."
+                    )
                 self._aside.discard(plan.plan_id, slice_id)
             return mark.rows if mark is not None and self._table.discard(plan.plan_id, slice_id) else 0
 

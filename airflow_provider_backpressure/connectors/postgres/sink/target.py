@@ -127,7 +127,8 @@ class PostgresTarget:
         self._declared = declared
         self._name = QualifiedName.parse(declared.table)
         schema = declared.system_schema or self._name.schema
-        self._quarantine = quarantine_table(schema) if declared.quarantine else None
+        self._bad = quarantine_table(schema)
+        self._quarantine = self._bad if declared.quarantine else None
         self._plans, self._commits, self._frontiers = plan_table(schema), commit_table(schema), frontier_table(schema)
         settings = {"lock_timeout": LOCK_TIMEOUT, **DURABLE, **EVERY_ROW}
         self._session = Session(endpoint, errors=ERRORS, settings=settings)
@@ -306,8 +307,9 @@ class PostgresTarget:
         return describe_surplus(self._name, *self._session.read(count))
 
     def read_quarantine(self, plan: Plan, slice_id: str) -> tuple[str, ...]:
-        kept = self._quarantine
-        return self._session.read(lambda each: find_rows(each, kept, plan.plan_id, slice_id)) if kept else ()
+        if plan.write.quarantine is None:
+            return ()
+        return self._session.read(lambda each: find_rows(each, self._bad, plan.plan_id, slice_id))
 
     def check_history(self) -> None:
         """See :meth:`..core.ports.Sink.check_history`. Rows that others delete are not missed here."""
@@ -328,7 +330,8 @@ class PostgresTarget:
 
         def remove(connection: Connection) -> int:
             self._hold(connection, plan)
-            for table in (self._commits, *((self._quarantine,) if self._quarantine else ())):
+            # By the plan, which the range is written by again: the DAG may declare no quarantine by now.
+            for table in (self._commits, *((self._bad,) if plan.write.quarantine else ())):
                 gone = sql.SQL("DELETE FROM {} WHERE plan_id = %s AND slice_id = %s").format(sql.SQL(table.name.sql))
                 connection.execute(gone, (plan.plan_id, slice_id))
             forget_writes(connection, self._commits, plan, bounds)
