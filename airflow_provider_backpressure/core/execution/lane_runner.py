@@ -319,8 +319,8 @@ class Hydrator:
     def _time_out(self, future: "Future[RangeResult]") -> Exception | None:
         """End an attempt that takes longer than a range may; it has failed unless it was committed meanwhile."""
         self._end(record := self._jobs[future].record)
-        most = f"Budget(range_timeout={self.budget.range_timeout:g})"
-        return self._settle(future, RangeFailed(f"Range {record.seq} was not committed within {most}."))
+        words = f"Range {record.seq} was not committed within Budget(range_timeout={self.budget.range_timeout:g})."
+        return self._settle(future, RangeFailed(words))
 
     def _settle(self, future: "Future[RangeResult]", error: BaseException | None = None) -> Exception | None:
         """Write down what became of a job; return the error that must stop the lane, if any."""
