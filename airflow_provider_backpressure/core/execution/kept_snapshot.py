@@ -126,16 +126,17 @@ class KeptSnapshot:
                 "the lane that kept it."
             )
 
-    def find_earlier(self, plan: Plan, marker: Marker) -> SnapshotLost | None:
-        """Return what is wrong with the marker that an attempt of this life has found, if it is of an earlier one.
+    def check_marker(self, plan: Plan, marker: Marker | None) -> Marker | None:
+        """Return the marker that an attempt of this life has found; ``SnapshotLost`` where it is of an earlier one.
 
         In a bucket nothing keeps that life's file out which was on its way there when the target got its new epoch.
         """
-        if plan.consistency is not Consistency.SNAPSHOT or plan.survives or marker.epoch >= plan.epoch:
-            return None
-        return SnapshotLost(
-            f"The slice {marker.slice_id} of plan {plan.plan_id} was committed late, out of a snapshot that is gone."
-        )
+        of_one_moment = plan.consistency is Consistency.SNAPSHOT and not plan.survives
+        if marker is not None and of_one_moment and marker.epoch < plan.epoch:
+            raise SnapshotLost(
+                f"The slice {marker.slice_id} of plan {plan.plan_id} was committed late, out of a lost snapshot."
+            )
+        return marker
 
     def must_read_again(self, plan: Plan) -> bool:
         """Whether all is committed, and the source was not compared with it while its snapshot was kept."""

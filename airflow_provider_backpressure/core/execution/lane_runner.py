@@ -126,9 +126,10 @@ class Hydrator:
         ``PlanOutdated``: this one too. A snapshot is kept from the first range until the lane ends, which waits at a
         closed gate for as long as that takes.
         """
-        result = None
+        result: LaneResult | None = None
         try:
-            return (result := self._loop())
+            result = self._loop()
+            return result
         finally:
             self._kept.close()
             self._leave(others_work=result is not None and result.crowded_out)
@@ -230,9 +231,8 @@ class Hydrator:
 
     def _is_paused(self) -> bool:
         """Whether its time is over. What has failed is tried again first: the next life counts from the start."""
-        return (
-            self._submitted and not self._failures and self.until is not None and self.clock.monotonic() >= self.until
-        )
+        begun = self._submitted and not self._failures
+        return begun and self.until is not None and self.clock.monotonic() >= self.until
 
     def _cut(self, record: RangeRecord) -> bool:
         """Cut a range that is larger than a person wants by now, before it is submitted."""
@@ -330,19 +330,17 @@ class Hydrator:
         memory = (future.result().peak_memory_bytes or None) if error is None else None
         marker: Marker | None = None
         try:
-            marker = self._marker(record)
+            marker = self._kept.check_marker(self.plan, self._marker(record))
         except SinkUnavailable as unavailable:
             # Not known to be committed: the credit stays out, and a later life of the lane resolves it.
             del self._jobs[future]
             return unavailable
-        except LedgerRefused as conflict:
+        except (LedgerRefused, SnapshotLost) as conflict:
             error = conflict
-        if marker is not None and (lost := self._kept.find_earlier(self.plan, marker)) is not None:
-            marker, error = None, lost
         del self._jobs[future]
         self._stages.settle(record.slice_id, future.result().flow if error is None else None)
-        if error is None and marker is None:
-            marker = self._writes.confirm(record, future.result())
+        if error is None:
+            marker = marker or self._writes.confirm(record, future.result())
         if marker is not None:
             self._commit(record, marker, memory)
             return None
