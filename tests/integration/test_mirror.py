@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from airflow_provider_backpressure.core.config import Budget, Refresh
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_submission import spec_for
 from airflow_provider_backpressure.core.failpoints import Step
-from airflow_provider_backpressure.core.planning.plan_result import Planned
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
@@ -27,6 +28,7 @@ from airflow_provider_backpressure.exceptions import (
 )
 from tests.support import mysql as on_mysql
 from tests.support.composed import Composed, difference
+from tests.support.ledgers import new_ledger
 from tests.support.marks import mark_long
 from tests.support.postgres import run
 
@@ -109,6 +111,21 @@ def test_each_run_writes_only_the_ranges_that_differ(consistency: str, database:
     confirmed = run(database, "SELECT plan_id, rows FROM raw.backpressure_commit WHERE slice_id = 'confirmed'")
     assert len(confirmed) == 4
     assert dict(confirmed)[second.planned.plan.plan_id] == ROWS
+
+
+@pytest.mark.statement("L2", "X2")
+def test_the_run_after_a_lost_ledger_does_not_go_on_with_the_run_before(
+    database: Endpoint, composed: Composed, tmp_path: Path
+) -> None:
+    """L2, X2: ranges that did not change left no marker, so the plan in the target looks as if it had open ranges."""
+    composed = replace(composed, consistency="static")
+    mirror(composed, "first")
+    run(database, "UPDATE t SET code = 'second' WHERE id = 5")
+    mirror(composed, "second")
+    run(database, "UPDATE t SET code = 'third' WHERE id IN (6, 2500)", "DELETE FROM t WHERE id = 7")
+    third = mirror(replace(composed, ledger_url=new_ledger(tmp_path / "new.db")), "third")
+    assert third.planned.verdict is Verdict.PLANNED
+    assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
 @pytest.mark.statement("L2")

@@ -462,6 +462,26 @@ def test_a_file_that_is_gone_and_was_replayed_is_not_missed(mysql_database: Endp
         assert followed.changes() == [(UPSERT, ("2",))]
 
 
+@pytest.mark.statement("T8", "W2")
+def test_after_a_fail_over_the_log_is_not_read_from_the_place_in_the_other_servers_file(
+    mysql_database: Endpoint,
+) -> None:
+    """T8, W2: a file of that name may have an event there, within a transaction that was replayed long ago."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with following(mysql_database) as followed:
+        run(mysql_database, "INSERT INTO t VALUES (1)")
+        place = Place.from_position(followed.log.begin())
+        run(mysql_database, "INSERT INTO t VALUES (2)")
+        events = run(mysql_database, f"SHOW BINLOG EVENTS IN '{place.file}'")
+        inside = max(int(row[1]) for row in events if row[2] == "Table_map" and int(row[1]) < place.at)
+        followed.start = replace(place, at=inside, made=f"{uuid4()}/1").position
+        assert followed.changes() == [(UPSERT, ("2",))]
+        (window,) = followed.windows()
+        own = replace(window, start=replace(place, at=inside).position)
+        with pytest.raises(LogLost, match="is within a transaction"):
+            followed.changes(own)
+
+
 @pytest.mark.statement("W2")
 @pytest.mark.parametrize("gone", [False, True], ids=["kept", "removed"])
 @pytest.mark.parametrize("another", [False, True], ids=["alone", "followed"])

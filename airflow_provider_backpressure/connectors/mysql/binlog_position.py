@@ -1,7 +1,7 @@
 """The position of a server's binlog: the transactions that it holds, and the place in its files after them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy, SystemClock
@@ -34,6 +34,11 @@ class Place:
     def is_readable(self) -> bool:
         """Whether what follows the transactions lies behind this place of the file."""
         return self.file != NOWHERE and self.at != UNKNOWN
+
+    def seen_by(self, server: str) -> "Place":
+        """Return it without its file where that is another server's: a file of that name has other things there."""
+        maker = self.made.partition("/")[0]
+        return replace(self, file=NOWHERE, made="") if maker and maker != server else self
 
     @property
     def required(self) -> GtidSet:

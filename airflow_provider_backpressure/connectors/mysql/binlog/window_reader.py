@@ -119,6 +119,8 @@ class Walk:
             if event.kind in (Kind.GTID, Kind.ANONYMOUS, Kind.TAGGED):
                 if not self._goes_on(event):
                     return
+            elif not self._gtid and event.kind != Kind.INCIDENT:
+                raise LogLost(f"The place from which the binlog is read is within a transaction: {_RESTART}.")
             elif event.kind == Kind.PAYLOAD:
                 for inner in unpack_transaction(event.body):
                     yield from self._read_event(inner)

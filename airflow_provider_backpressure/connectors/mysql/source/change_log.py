@@ -97,7 +97,7 @@ class MySQLLog:
         if now.gtids.count <= start.at:
             self._check_numbered(first, now)
             return []
-        cuts = [_Cut(place=first, bytes=0), *self._cuts(first, now, bytes)]
+        cuts = [_Cut(place=first, bytes=0), *self._cuts(first.seen_by(self._server()), now, bytes)]
         return [
             LogBounds(stream=self.stream, start=before.place.position, end=after.place.position)
             for before, after in pairwise(_wide_enough(cuts, bytes))

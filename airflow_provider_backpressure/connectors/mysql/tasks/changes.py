@@ -217,7 +217,8 @@ class BinlogWindow:
     def _begin(self, ask: Ask) -> Walk:
         with SOURCE.translate_errors(self._source):
             known = charsets(ask)
-            ((folding,),) = ask("SELECT @@GLOBAL.lower_case_table_names")
+            ((folding, server),) = ask("SELECT @@GLOBAL.lower_case_table_names, @@GLOBAL.server_uuid")
+            self._start = self._start.seen_by(server)
             tables = [table.walk(ask, folds=bool(folding)) for table in self._tables]
         return Walk(
             tables=tables,
