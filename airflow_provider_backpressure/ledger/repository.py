@@ -357,9 +357,10 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
             return True
 
     @repeatable
-    def finish(self, hydration_id: str) -> Hydration:
+    def finish(self, hydration_id: str, *, plan_id: str | None = None) -> Hydration:
         with self._write() as (connection, told):
             figures, found = hydrations.lock_whole(connection, hydration_id)
+            refusals.check_verified(figures.plan_id, plan_id)
             if figures.phase is Phase.STEADY_STATE and figures.verified:
                 return found
             _finish(connection, figures, told)

@@ -291,7 +291,7 @@ class TableStream:
         if found.reached and not left:
             with self.open() as opened:
                 opened.sink.complete(plan)
-                opened.ledger.finish(self.id)
+                opened.ledger.finish(self.id, plan_id=plan.plan_id)
 
     def let_go(self) -> None:
         """Let other runs have the log and its tables."""

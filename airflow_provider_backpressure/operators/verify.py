@@ -118,7 +118,7 @@ class VerifyHydrationOperator(HydrationTask):
         self.lineages[hydration.id] = Lineage(plan=plan, moved=False)
         report = None if self.verify is Verify.NONE else self._report(context, opened, hydration.id, plan)
         opened.sink.publish(plan)
-        opened.ledger.finish(hydration.id)
+        opened.ledger.finish(hydration.id, plan_id=plan.plan_id)
         facts = self._facts(hydration, rows, log)
         opened.ledger.let_go(hydration.id, run=context["ti"].run_id)
         with nobodys_error("What is committed is not seen now"):

@@ -13,6 +13,7 @@ import pytest
 from psycopg.sql import SQL
 
 from airflow_provider_backpressure.connectors.postgres.source import query as postgres_size
+from airflow_provider_backpressure.connectors.postgres.tasks.read import read as read_rows
 from airflow_provider_backpressure.core.config import Consistency
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.ports import Source
@@ -169,6 +170,25 @@ def test_a_condition_is_read_in_utc_whatever_the_role_has_set(database: Endpoint
     snapshot = source.snapshot()
     assert snapshot.total == 1
     assert list(source.ranges(snapshot, rows=1, bytes=MANY_BYTES))
+
+
+def test_a_condition_finds_every_row_whatever_limit_the_role_has_set(database: Endpoint, opened: Open) -> None:
+    """Where an index finds them, the server would cut their number to about that."""
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, tags text[])",
+        "INSERT INTO t SELECT g, CASE WHEN g % 20 = 0 THEN '{a}'::text[] ELSE ARRAY['b' || g] END"
+        " FROM generate_series(1, 60000) g",
+        "CREATE INDEX ON t USING gin (tags) WITH (fastupdate = off)",
+        "VACUUM ANALYZE t",
+        f'ALTER DATABASE "{database.database}" SET gin_fuzzy_search_limit = 100',
+    )
+    source = opened(where="tags @> '{a}'")
+    snapshot = source.snapshot()
+    read = source.read_spec(snapshot)
+    (whole,) = source.ranges(snapshot, rows=10**6, bytes=MANY_BYTES)
+    piece = source.slice(read, whole.bounds, "0.0")
+    assert sum(batch.num_rows for batch in read_rows(database, read, piece, "test")) == 3000
 
 
 def test_beyond_what_is_counted_the_total_is_an_estimate(

@@ -46,6 +46,8 @@ SESSION_SETTINGS: Settings = {
     "quote_all_identifiers": "off",
     # Statements see what was committed before each of them; where one snapshot is needed, it is asked for.
     "default_transaction_isolation": "read committed",
+    # It would cut what an index of many values per row finds, without a word.
+    "gin_fuzzy_search_limit": "0",
 }
 DURABLE: Settings = {
     # A marker that the ledger knows must survive a crash. Every other setting is as strong or stronger.
@@ -58,6 +60,8 @@ DURABLE: Settings = {
 EVERY_ROW: Mapping[str, str] = {"row_security": "off"}
 """Row security that would hide rows from our role is an error instead."""
 READ_ONLY: Mapping[str, str] = {"default_transaction_read_only": "on"}
+_SINCE = {"transaction_timeout": 17_00_00}
+"""The versions of servers that have brought a setting."""
 CONTROL = "backpressure control"
 """``application_name`` of the control side; ``bp:`` is kept for attempts, which may be ended."""
 
@@ -92,7 +96,9 @@ def connect(
     except psycopg.Error as error:
         raise errors.at_the_door(error, endpoint) from strip_frames(error)
     with errors.translate_errors(endpoint):
-        connection.execute(_build_settings({**SESSION_SETTINGS, **(settings or {})}))
+        known = {**SESSION_SETTINGS, **(settings or {})}
+        version = connection.info.server_version
+        connection.execute(_build_settings({k: v for k, v in known.items() if version >= _SINCE.get(k, 0)}))
     return connection
 
 

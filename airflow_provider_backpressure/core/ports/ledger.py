@@ -311,10 +311,11 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """
         ...
 
-    def finish(self, hydration_id: str) -> Hydration:
+    def finish(self, hydration_id: str, *, plan_id: str | None = None) -> Hydration:
         """Go to steady state where every range of the plan is committed; the total becomes exact. Idempotent.
 
-        ``LedgerRefused`` where a range is still open.
+        ``LedgerRefused`` where a range is still open. ``plan_id``: the plan that was verified; ``PlanSuperseded`` where
+        the hydration has another one by now.
         """
         ...
 

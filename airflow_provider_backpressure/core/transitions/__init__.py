@@ -44,6 +44,12 @@ def supersession_error(plan_id: str, epoch: int) -> PlanSuperseded:
     return PlanSuperseded(f"Plan {plan_id} is no longer read under epoch {epoch}: a later lane has taken it over.")
 
 
+def check_verified(plan_id: str | None, verified: str | None) -> None:
+    """Raise ``PlanSuperseded`` where another plan was verified than the one that a hydration has."""
+    if verified is not None and plan_id != verified:
+        raise PlanSuperseded(f"Plan {verified} was verified, and another run has planned again since.")
+
+
 def still_open(seq: int, state: RangeState) -> LedgerRefused:
     """Return the error for a hydration that cannot be finished yet."""
     return LedgerRefused(f"Range {seq} is still {state}: the hydration is complete when every range is committed.")

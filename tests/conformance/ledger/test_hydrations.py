@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.gate.signals import Decision, Signal
 from airflow_provider_backpressure.core.gate.task_activity import Activity, Step
 from airflow_provider_backpressure.core.progress.displayed_state import State
 from airflow_provider_backpressure.core.snapshot.spark_messages import Window
-from airflow_provider_backpressure.exceptions import LedgerRefused
+from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, register, replan, take
 from tests.support.waiting import until
 
@@ -242,6 +242,18 @@ def test_a_range_that_was_opened_again_holds_up_the_end(ledger):
         ledger.finish(hydration_id)
     commit(ledger, plan_id, 1)
     assert ledger.finish(hydration_id).verified
+
+
+def test_another_plan_than_the_one_that_was_verified_does_not_end(ledger):
+    """A task that hangs behind its comparison would end the run that came after it before that was verified."""
+    hydration_id, first = planned(ledger, 1)
+    commit(ledger, first, 0)
+    second = replan(ledger, hydration_id, 1)
+    commit(ledger, second, 0)
+    with pytest.raises(PlanSuperseded, match=f"Plan {first} was verified, and another run has planned again"):
+        ledger.finish(hydration_id, plan_id=first)
+    assert ledger.hydration(hydration_id).phase is Phase.HYDRATION
+    assert ledger.finish(hydration_id, plan_id=second).phase is Phase.STEADY_STATE
 
 
 def test_a_failed_range_is_still_open(ledger):

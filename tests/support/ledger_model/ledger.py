@@ -337,10 +337,11 @@ class LedgerModel(ModelReader, ModelSteering):
             self._act(before.hydration_id, who, "retry-range", why, {"seq": seq})
             return True
 
-    def finish(self, hydration_id: str) -> Hydration:
+    def finish(self, hydration_id: str, *, plan_id: str | None = None) -> Hydration:
         """See ``Ledger.finish``."""
         with self._writing() as told:
             entry, now = self._tables.entry(hydration_id), self._tables.now()
+            refusals.check_verified(entry.figures.plan_id, plan_id)
             if entry.figures.phase is Phase.STEADY_STATE and entry.figures.verified:
                 return entry.hydration()
             if entry.plan is None:

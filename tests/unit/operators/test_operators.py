@@ -180,7 +180,7 @@ def test_replace_shows_the_new_rows_when_they_are_verified(world, how):
     lane(world).execute(context())
     assert world.sink.rows == [7, 7]
     finish = world.ledger.finish
-    world.ledger.finish = lambda _: (_ for _ in ()).throw(LedgerUnavailable("killed"))
+    world.ledger.finish = lambda *_, **__: (_ for _ in ()).throw(LedgerUnavailable("killed"))
     with pytest.raises(LedgerUnavailable):
         verify(world, verify=how).execute(context())
     world.ledger.finish = finish

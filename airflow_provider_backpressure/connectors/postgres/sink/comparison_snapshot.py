@@ -48,12 +48,12 @@ _SETTINGS = {
     # That of a process that is frozen must not stay either.
     "idle_in_transaction_session_timeout": "4h",
     "statement_timeout": "0",
+    "transaction_timeout": "0",
     # A snapshot whose client is gone must not stay.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-_TRANSACTION_TIMEOUT_SINCE = 170000
 TOUCHED, BEFORE, AFTER = (sql.Identifier("pg_temp", f"backpressure_{name}") for name in ("touched", "before", "after"))
 
 
@@ -113,8 +113,6 @@ class PostgresTargetMoment:
 
     def _begin(self, write: WriteSpec) -> None:
         connection = self._connection
-        if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
-            connection.execute("SET transaction_timeout = 0")
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         # Before the snapshot is taken: a table that is rewritten meanwhile would look empty in it.
         connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.SQL(write.target)))

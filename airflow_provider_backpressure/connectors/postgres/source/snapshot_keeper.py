@@ -19,12 +19,12 @@ _EXPORT_SETTINGS = {
     # Servers end transactions that do nothing; this one does nothing on purpose.
     "idle_in_transaction_session_timeout": "0",
     "statement_timeout": "0",
+    "transaction_timeout": "0",
     # But where its client is gone without a word, the snapshot must not stay.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-_TRANSACTION_TIMEOUT_SINCE = 170000
 CANCEL_SECONDS = 5.0
 """Longest wait for the server to end a count that nobody needs any more."""
 
@@ -97,8 +97,6 @@ class SnapshotKeeper:
 
 
 def _begin(connection: psycopg.Connection) -> psycopg.Connection:
-    if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
-        connection.execute("SET transaction_timeout = 0")
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     return connection
 
