@@ -43,8 +43,12 @@ def placeholder(sink: Any) -> str:
     return str(field)
 
 
-def targets(tables: Iterable[TableName], name: str, *, spell: Callable[[str], str]) -> dict[str, str]:
+def targets(
+    tables: Iterable[TableName], name: str, *, spell: Callable[[str], str], folds: bool = False
+) -> dict[str, str]:
     """Return each table's target by the table. ``name``: with placeholders; ``spell``: how the sink spells a name.
+
+    ``folds``: whether it takes names for one that differ in case alone.
 
     Raises :class:`InvalidDeclaration` where two tables would go into one target, or a schema is not known.
     """
@@ -53,7 +57,8 @@ def targets(tables: Iterable[TableName], name: str, *, spell: Callable[[str], st
         if SCHEMA in name and not table.schema:
             raise InvalidDeclaration(f"{table.spelled} names no schema that could stand for {SCHEMA} in {name!r}.")
         found[table.spelled] = _fill(name, {SCHEMA: spell(table.schema), TABLE: spell(table.name)})
-    twice = [target for target, number in Counter(found.values()).items() if number > 1]
+    known = Counter(target.lower() if folds else target for target in found.values())
+    twice = [target for target, number in known.items() if number > 1]
     if twice:
         raise InvalidDeclaration(f"Several tables would go into {twice[0]}: write {SCHEMA} into the sink's name too.")
     return found

@@ -44,7 +44,8 @@ class TablePair(NamedTuple):
 def each_target(source: Any, sink: Any, tables: Sequence[TableName]) -> dict[str, str]:
     """Return each table's target by the table, as the sink spells it."""
     spell = quote_if_needed if getattr(sink, "in_sql", False) else in_files
-    return targets(tables, getattr(sink, placeholder(sink)), spell=spell)
+    folds = getattr(sink, "folds_names", False)
+    return targets(tables, getattr(sink, placeholder(sink)), spell=spell, folds=folds)
 
 
 def is_several(source: Any) -> bool:

@@ -4,6 +4,7 @@ import pytest
 
 from airflow_provider_backpressure.core.table_selection import TableName, in_files, match_tables, targets
 from airflow_provider_backpressure.exceptions import InvalidDeclaration
+from airflow_provider_backpressure.sinks import SparkTableSink
 
 SHOP = [
     TableName(schema=schema, name=name, spelled=f"{schema}.{name}")
@@ -23,6 +24,15 @@ SHOP = [
 )
 def test_a_pattern_is_compared_with_schema_and_table(pattern, found):
     assert [table.spelled for table in match_tables(SHOP, pattern)] == found
+
+
+def test_names_that_differ_in_case_alone_are_one_where_the_catalog_folds_them():
+    tables = [TableName(schema="public", name=name, spelled=name) for name in ("orders", "Orders")]
+    assert len(targets(tables, "lake.raw.{table}", spell=str)) == 2
+    with pytest.raises(InvalidDeclaration, match=r"Several tables would go into spark_catalog\.raw\.orders"):
+        targets(tables, "spark_catalog.raw.{table}", spell=str, folds=True)
+    assert SparkTableSink(table="spark_catalog.raw.{table}", spark_conn_id="s").folds_names
+    assert not SparkTableSink(table="lake.raw.{table}", spark_conn_id="s").folds_names
 
 
 def test_each_table_has_a_target_of_its_own():

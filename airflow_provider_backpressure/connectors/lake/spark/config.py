@@ -65,6 +65,11 @@ class SparkTableSink(Declared):
         """The connection to Spark: the table's login is the cluster's."""
         return self.spark_conn_id
 
+    @property
+    def folds_names(self) -> bool:
+        """Whether names of tables that differ in case alone are one: those of Spark's own catalog."""
+        return self.table.lower().startswith("spark_catalog.")
+
     def open(self, endpoint: Endpoint) -> "SparkTableTarget":
         """Return the sink; it connects at the first question. The name is checked here."""
         from airflow_provider_backpressure.connectors.lake.sink.spark_target import SparkTableTarget
