@@ -67,7 +67,7 @@ def read_histories(kind: str) -> list[History]:
 
 @dataclass(kw_only=True)
 class Player:
-    """Plays one history, and compares source and target whenever a run has ended."""
+    """Plays one history, and compares source and target after each run that nobody has disturbed."""
 
     history: History
     followed: Followed
@@ -106,7 +106,6 @@ class Player:
                 self.followed.stopped(int(rest))
             case "finish":
                 self.followed.finish()
-                self.compare()
             case "restart":
                 self.restart()
             case "kill":
