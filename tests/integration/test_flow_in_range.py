@@ -89,7 +89,7 @@ def test_a_range_that_is_half_way_shows_what_its_stages_do(
     check_flow(composed, runner, seconds)
 
 
-class SlowWriter(pyarrow.parquet.ParquetWriter):
+class SlowWriter(parquet_writer.CountingWriter):
     """Takes its time over each row."""
 
     def write_table(self, table: pyarrow.Table, *arguments: Any, **options: Any) -> None:
@@ -119,7 +119,7 @@ def test_a_range_into_files_shows_what_its_stages_do(
     """F5: a table of files has no server, so the task writes its times down beside it, from whatever source."""
     seconds = 12
     rows = int(seconds / ROW_SECONDS) * MANY
-    monkeypatch.setattr(pyarrow.parquet, "ParquetWriter", SlowWriter)
+    monkeypatch.setattr(parquet_writer, "CountingWriter", SlowWriter)
     monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 2**19)
     # A process of Spark's begins anew with each range; the threads of this process keep what an earlier test measured.
     monkeypatch.setattr(reader_timings, "_meter", Meter())

@@ -231,7 +231,7 @@ def check_arriving(table: str, there: Iterable[str], write: WriteSpec) -> None:
         )
 
 
-class _Writer(pq.ParquetWriter):  # type: ignore[misc]
+class CountingWriter(pq.ParquetWriter):  # type: ignore[misc]
     """Says in the footer how many NULLs are in columns without statistics: some readers of Iceberg take none for 0."""
 
     def __init__(self, stream: pyarrow.NativeFile, schema: pyarrow.Schema, **more: Any) -> None:
@@ -253,7 +253,7 @@ class _Writer(pq.ParquetWriter):  # type: ignore[misc]
 
 def open_writer(stream: pyarrow.NativeFile, schema: pyarrow.Schema, **more: Any) -> pq.ParquetWriter:
     """Return a writer of a file of rows."""
-    return _Writer(
+    return CountingWriter(
         stream,
         schema,
         compression="zstd",
