@@ -9,14 +9,11 @@ server that ignores case in names, and under ``@refused`` a restart is refused t
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pymysql
-
-from airflow_provider_backpressure.core.endpoints import Endpoint
+from tests.support import mysql
 from tests.support.catching_up import Followed
 from tests.support.composed import difference
 from tests.support.postgres import connected, run
@@ -173,20 +170,8 @@ class MySQLPlayer(Player):
         assert there == here
 
     def _ask(self, *statements: str) -> list[tuple[Any, ...]]:
-        source: Endpoint = self.followed.composed.source
-        link = pymysql.connect(
-            host=source.host,
-            port=source.port,
-            user=source.user,
-            password=source.password,
-            database=source.database,
-            charset="utf8mb4",
-            autocommit=True,
-        )
-        with closing(link), link.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement.replace("{db}", source.database))
-            return list(cursor.fetchall())
+        source = self.followed.composed.source
+        return mysql.run(source, *(statement.replace("{db}", source.database) for statement in statements))
 
 
 def _to_text(value: Any) -> str | None:
