@@ -181,21 +181,21 @@ def reopen_range(figures: Figures, seq: int) -> Figures:
 
 def start_plan(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is."""
-    anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
+    begun = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
-        return anew
+        return begun
     # What was landed before is brought back rather than read for the first time.
     rebuilt = figures.phase is Phase.STEADY_STATE or (plan.landed and figures.phase is Phase.HYDRATION)
     phase = advance(figures.phase, Phase.REHYDRATION) if rebuilt else figures.phase
-    return replace(anew, phase=phase, hydrated_at=None)
+    return replace(begun, phase=phase, hydrated_at=None)
 
 
 def restore(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a plan that was taken over from the sink: trust was lost, and is won back."""
     lost = figures.phase is not Phase.REHYDRATION
     phase = advance(figures.phase, Phase.REHYDRATION) if lost else figures.phase
-    anew = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
-    return replace(anew, phase=phase, hydrated_at=None)
+    begun = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
+    return replace(begun, phase=phase, hydrated_at=None)
 
 
 def finish(figures: Figures, now: datetime) -> Figures:

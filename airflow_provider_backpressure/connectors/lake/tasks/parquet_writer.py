@@ -232,7 +232,7 @@ def check_arriving(table: str, there: Iterable[str], write: WriteSpec) -> None:
 
 
 class CountingWriter(pq.ParquetWriter):  # type: ignore[misc]
-    """Says in the footer how many NULLs are in columns without statistics: some readers of Iceberg take none for 0."""
+    """Writes the number of NULLs of columns without statistics into the footer, for the manifests of Iceberg."""
 
     def __init__(self, stream: pyarrow.NativeFile, schema: pyarrow.Schema, **more: Any) -> None:
         super().__init__(stream, schema, **more)

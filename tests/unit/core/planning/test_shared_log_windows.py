@@ -1,7 +1,9 @@
 """Which windows a stream replays, and for which of its tables: over the in-memory ports, with a log that is told."""
 
 import uuid
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +15,12 @@ from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.monitoring.committed_frontier import read_committed_frontier
 from airflow_provider_backpressure.core.planning.catch_up_windows import Stand, open_log
 from airflow_provider_backpressure.core.planning.plan_result import Verdict
-from airflow_provider_backpressure.core.planning.shared_log_windows import Member, StreamPlanner, check_followed_by
+from airflow_provider_backpressure.core.planning.shared_log_windows import (
+    Member,
+    StreamPlanner,
+    check_followed_by,
+    check_member,
+)
 from airflow_provider_backpressure.core.ports.sink import Marker
 from airflow_provider_backpressure.core.snapshot.bounds import Bounds, KeyBounds, LogBounds, LogPosition
 from airflow_provider_backpressure.core.snapshot.gtid_set import GtidSet
@@ -412,6 +419,17 @@ def test_a_table_whose_target_was_restored_is_left_out_of_the_windows(tables, mo
     found = tables.planner.follow([a, b])
     assert [*found.left_out] == [a.hydration.id]
     assert [table.plan_id for table in found.planned.plan.tables] == [b.plan.plan_id]
+
+
+@pytest.mark.statement("T8", "W6")
+@pytest.mark.parametrize("reached", [149, 150])
+def test_a_target_with_commits_of_its_own_is_verified_only_where_it_has_every_window(reached):
+    """T8, W6: it was restored behind a window that the log's own table has."""
+    table = StreamTable(plan_id=RANGES.plan_id, epoch=1, query="", read=RANGES.read, write=WRITE)
+    stream = replace(RANGES, plan_id="stream", tables=(table,)), Stand(end=at(150), goal=at(120))
+    sink = Mock(find_frontier=lambda _: at(reached), markers=lambda _: {})
+    with nullcontext() if reached == 150 else pytest.raises(SinkRefused, match="it was restored"):
+        check_member(RANGES, sink, stream)
 
 
 @pytest.mark.statement("T8")
