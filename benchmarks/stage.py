@@ -19,7 +19,7 @@ SETTINGS = {"postgres": {"autovacuum": "off", "checkpoint_timeout": "1h", "max_w
 
 WORKERS = {"spark.python.daemon.module": "airflow_provider_backpressure.runners.daemon"}
 """As is advised for servers whose executors have this package. Sides without Python workers have no daemon either."""
-LIGHT = "-XX:TieredStopAtLevel=1"
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """As is advised where rows go through Python workers alone; where the JVM handles them it costs more than it saves."""
 
 

@@ -7,7 +7,7 @@ from dev.downloads import Downloads, default_folder
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
 """Settings of a server for tables of some hundred rows: to compile each statement takes longer than to run it."""
 

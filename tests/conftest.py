@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from tests.support.composed import Composed
     from tests.support.lakes import Cluster
 
-# Most of what a JVM does in a short test is to compile itself; its first compiler takes half as long over it.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Most of what a JVM does in a short test is to compile itself; its first compiler takes half as long over it. By itself
+# it then has 48 MiB for what it has compiled: a Spark server of one run of the lake tests fills that and ends.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC")
 
 # How fast values are made up says something of the machine, and nothing of what is tested.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -192,7 +192,7 @@ def _environ() -> dict[str, str]:
     # Without a virtual environment's own variables: each interpreter has its own.
     kept = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     # Each Java lives for seconds: its second compiler and a parallel collector would cost more than they save.
-    short = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    short = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
     return {**kept, "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": short}
 
 

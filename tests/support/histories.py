@@ -2,14 +2,16 @@
 
 A history is a title and lines. A line is a statement of the source, or begins with ``@``: ``@run`` from beginning to
 end, ``@plan``, ``@drain``, ``@stopped N`` (so many ranges) and ``@finish``; ``@restart`` and ``@kill`` of the source's
-server; ``@session`` up to ``@end`` by one connection; ``@both`` a statement of source and target; ``@publication`` one
-with the name of the source's publication in it. ``@columns`` says what is compared, ``@folded`` names the table on a
-server that ignores case in names, and under ``@refused`` a restart is refused too.
+server; ``@session`` up to ``@end`` by one connection; ``@both`` a statement of source and target. In statements
+``{db}`` is the source's database, ``{publication}`` the product's publication. ``@columns`` says what is compared,
+``@folded`` names the table on a server that ignores case in names, and under ``@refused`` a restart is refused too.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +65,13 @@ def read_histories(kind: str) -> list[History]:
 
 
 @dataclass(kw_only=True)
-class Player:
+class Player(ABC):
     """Plays one history, and compares source and target after each run that nobody has disturbed."""
 
     history: History
     followed: Followed
     restart: Callable[[], None]
     kill: Callable[[], None]
-    _publication: str = ""
     _session: list[str] | None = field(default=None)
 
     def play(self) -> None:
@@ -115,23 +116,16 @@ class Player:
             case "both":
                 self.execute(rest)
                 run(self.followed.composed.sink, rest)
-            case "publication":
-                self._publication = self._publication or self.find_publication()
-                self.execute(rest.replace("{publication}", f'"{self._publication}"'))
             case _:
                 raise AssertionError(f"no such word: @{word}")
 
+    @abstractmethod
     def execute(self, *statements: str) -> None:
         """Let one connection execute statements in the source."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compare(self) -> None:
         """Fail where source and target differ."""
-        raise NotImplementedError
-
-    def find_publication(self) -> str:
-        """Return the name of the product's publication."""
-        raise NotImplementedError
 
 
 class PostgresPlayer(Player):
@@ -141,6 +135,8 @@ class PostgresPlayer(Player):
         source = self.followed.composed.source
         with connected(source) as connection:
             for statement in statements:
+                if "{publication}" in statement:
+                    statement = statement.replace("{publication}", self._publication)
                 connection.execute(statement.replace("{db}", source.database).encode())
 
     def compare(self) -> None:
@@ -150,8 +146,10 @@ class PostgresPlayer(Player):
         ours, theirs = (f"(SELECT {columns} FROM {table})" for table in ("public.t", "raw.t"))
         assert difference(composed.source, ours, composed.sink, theirs) == (0, 0)
 
-    def find_publication(self) -> str:
-        query = "SELECT pubname::text FROM pg_publication WHERE starts_with(pubname, 'backpressure')"
+    @cached_property
+    def _publication(self) -> str:
+        """As it was called when it was needed first: a history may rename it."""
+        query = "SELECT quote_ident(pubname) FROM pg_publication WHERE starts_with(pubname, 'backpressure')"
         ((name,),) = self.followed.source(query)
         return str(name)
 

@@ -86,13 +86,13 @@ class Planner(Previewer):
         if restart and asks:
             return planner._begin(hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
         followed = planner.reindex(hydration, who=self.owner)
-        # Under mirror ranges that did not change leave no marker, and look as if they were open.
-        over = followed is not None and (self.mode is Mode.MIRROR or not self.ledger.counts(followed.plan.plan_id).open)
-        if followed is not None and refreshes and asks and over:
+        if followed is not None:
+            # Under mirror ranges that did not change leave no marker, and look as if they were open.
+            over = self.mode is Mode.MIRROR or not self.ledger.counts(followed.plan.plan_id).open
+            if not (refreshes and asks and over):
+                return followed
             # What was found is the copy of an earlier run. Nothing of it is relied on: it may not have been verified.
             return planner._begin(followed.hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
-        if followed is not None:
-            return followed
         old = hydration.plan
         # No windows of another log are replayed by this task.
         again = again or bool(old is not None and old.stream and old.stream != self.stream)

@@ -181,7 +181,7 @@ def reopen_range(figures: Figures, seq: int) -> Figures:
 
 def start_plan(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is."""
-    begun = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
+    begun = _begin(figures, plan)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
         return begun
     # What was landed before is brought back rather than read for the first time.
@@ -194,8 +194,11 @@ def restore(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a plan that was taken over from the sink: trust was lost, and is won back."""
     lost = figures.phase is not Phase.REHYDRATION
     phase = advance(figures.phase, Phase.REHYDRATION) if lost else figures.phase
-    begun = replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
-    return replace(begun, phase=phase, hydrated_at=None)
+    return replace(_begin(figures, plan), phase=phase, hydrated_at=None)
+
+
+def _begin(figures: Figures, plan: Plan) -> Figures:
+    return replace(figures, plan_id=plan.plan_id, next_seq=0, sampled_at=None, verified=False)
 
 
 def finish(figures: Figures, now: datetime) -> Figures:

@@ -186,8 +186,7 @@ class LogChanges:
                     change(0, UPSERT, [None if value is None else value.encode() for value in row], nothing)
                     for row in found
                 ]
-            await_flushed(connection, partial(write_message, connection))
-        self.read_at = position(self._source, self._name)
+            self.read_at = str(await_flushed(connection, partial(write_message, connection)))
 
     def await_seen(self) -> None:
         """See :meth:`..changes.Changes.await_seen`."""

@@ -38,7 +38,6 @@ from airflow_provider_backpressure.core.failpoints import Step, reach
 from airflow_provider_backpressure.core.snapshot.ranges import attempt_tag
 from airflow_provider_backpressure.core.snapshot.spark_messages import RangeSpec, Slice, SliceResult
 from airflow_provider_backpressure.exceptions import RangeFailed
-from airflow_provider_backpressure.spark.change_rows import log_reader
 from airflow_provider_backpressure.spark.reader_timings import time_handovers, time_open
 from airflow_provider_backpressure.spark.task import measure
 
@@ -140,7 +139,6 @@ def _copy(
                 target.put(b"".join(messages))
                 reach(Step.IN_COPY, tag)
         checksum = total.finish(rows.rows)
-    read_at = log_reader(f"{spec.read.kind}_log").position(source, tag) if spec.read.tells_position else ""
     if target.rows != total.rows:
         raise RangeFailed(f"The sink counted {target.rows} rows of slice {piece.slice_id} where {total.rows} went in.")
     copied = SliceResult(
@@ -148,6 +146,6 @@ def _copy(
         rows=total.rows,
         bytes=total.bytes,
         checksum=checksum,
-        read_at=read_at,
+        read_at=rows.read_at,
     )
     return copied, rows.server_version

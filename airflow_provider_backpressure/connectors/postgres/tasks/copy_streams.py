@@ -43,6 +43,8 @@ class CopyOut:
         """Start the statement; psycopg's errors where the server refuses it."""
         self.rows = -1
         """Rows by the server's count, known at the end."""
+        self.read_at = ""
+        """Of a followed table: the log's position behind the rows, known when the stream is closed."""
         self.server_version = connection.info.server_version
         self._pgconn = connection.pgconn
         _start(self._pgconn, statement, pq.ExecStatus.COPY_OUT)
@@ -229,7 +231,7 @@ def open_copy_out(
         yield stream
         if what.followed:
             with SOURCE.translate_errors(source):
-                await_flushed(connection, partial(_hurry_flush, source, what.name))
+                stream.read_at = str(await_flushed(connection, partial(_hurry_flush, source, what.name)))
 
 
 def _hurry_flush(source: Endpoint, name: str) -> None:
