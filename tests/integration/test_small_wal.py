@@ -347,28 +347,78 @@ def test_what_an_idle_server_logs_leaves_no_token(followed: Followed) -> None:
     assert followed.differs() == (0, 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """The disk of the followed source's server, as a snapshot of its volume keeps it."""
+
+    folder: str
+    kept: Path
+    services: Services
+
+    @classmethod
+    def take(cls, followed: Followed, services: Services, kept: Path) -> "Image":
+        """Keep what the disk holds now."""
+        ((folder,),) = followed.source("SHOW data_directory")
+        image = cls(folder=folder, kept=kept, services=services)
+        image._exchange(folder, kept)
+        return image
+
+    def restore(self) -> None:
+        """Let the server have it again."""
+        self._exchange(self.kept, self.folder)
+
+    def _exchange(self, source: str | Path, target: str | Path) -> None:
+        self.services.kill(SMALL)
+        subprocess.run(["rm", "-rf", target], check=True)
+        subprocess.run(["cp", "-a", source, target], check=True)
+        self.services.restart(SMALL)
+
+
 @pytest.mark.statement("X3")
 @pytest.mark.long
 def test_a_source_that_was_restored_and_written_past_its_log_is_noticed(
     followed: Followed, services: Services, tmp_path: Path
 ) -> None:
-    """An image of the disk holds the slot too, and the server reaches the old positions again with other changes."""
+    """An image of the disk holds the slot too, and the server reaches the old positions again with other changes.
+
+    Noticed by the next run, and by the run whose windows are in if it has not ended.
+    """
     followed.source(TABLE, FILL.format(100))
     followed.go()
-    ((folder,),) = followed.source("SHOW data_directory")
-    image = tmp_path / "image"
-    services.kill(SMALL)
-    subprocess.run(["cp", "-a", folder, image], check=True)
-    services.restart(SMALL)
+    image = Image.take(followed, services, tmp_path / "image")
     followed.source("UPDATE t SET v = 1")
     followed.go()
     assert followed.differs() == (0, 0)
-    services.kill(SMALL)
-    subprocess.run(["rm", "-r", folder], check=True)
-    subprocess.run(["cp", "-a", image, folder], check=True)
-    services.restart(SMALL)
-    followed.source(
-        "UPDATE t SET v = 2 WHERE id = 1", FILL.format(5000).replace("generate_series(1,", "generate_series(101,")
-    )
+    image.restore()
+    followed.source("UPDATE t SET v = 2 WHERE id = 1", FILL.format(5000).replace("(1,", "(101,"))
     with pytest.raises(LogLost, match="restored to an earlier time"):
         followed.plan()
+    with followed.ports() as ports, pytest.raises(LogLost, match="restored to an earlier time"):
+        ports.planner().follow()
+
+
+@pytest.mark.statement("X3")
+def test_a_source_that_was_restored_while_windows_were_open_is_noticed(
+    followed: Followed, services: Services, tmp_path: Path
+) -> None:
+    """The windows that are left would bring other changes than those that were planned."""
+    followed.source(TABLE, FILL.format(100))
+    small = Budget(credits=2, range_rows=100, range_bytes=100_000)
+    followed = replace(followed, composed=replace(followed.composed, budget=small))
+    followed.go()
+    image = Image.take(followed, services, tmp_path / "image")
+    for value in range(20):
+        followed.source(f"UPDATE t SET v = {value}")
+    followed.plan()
+    followed.stopped(1)
+    image.restore()
+    followed.source("DELETE FROM t WHERE id > 50")
+    for value in range(40):
+        followed.source(f"UPDATE t SET v = 100 + {value}")
+    assert followed.plan().verdict is Verdict.RESUMED
+    with pytest.raises(LogLost, match="restored to an earlier time"):
+        followed.drain()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)

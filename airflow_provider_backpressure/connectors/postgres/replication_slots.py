@@ -14,6 +14,10 @@ LEVELS = (0.5, 0.8)
 """Shares of what may be kept at which a warning is due."""
 MARGIN = 0.1
 """Share of what the server keeps for a slot that is left when it is in danger."""
+MARK, SIGNED = "@", "/"
+"""Before what marks the publication by which a position of the log is read, and before the position's token."""
+
+RESTORED = "the server was restored to an earlier time, or the comment was changed"
 
 
 def slot_name(hydration_id: str) -> str:
@@ -30,6 +34,15 @@ def position(text: str) -> LogPosition:
 def lsn(at: int) -> LogPosition:
     """Return the position of an LSN that is known as a number."""
     return LogPosition(at=at, text=f"{at >> 32:X}/{at & 0xFFFFFFFF:X}")
+
+
+def mark_of(place: LogPosition) -> tuple[str, str]:
+    """Return what marks the publication, and the token, as a position of the log has them; empty where it has not.
+
+    The token is in the publication's comment, too, of which a server that was restored since has an older one.
+    """
+    publication, _, token = place.text.partition(MARK)[2].partition(SIGNED)
+    return publication, token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,7 +169,7 @@ class Planner(Previewer):
         found, log = stand(plan, self.sink.markers(plan.plan_id).values()), self.source.log(hydration.id)
         if found.reached:
             if isinstance(log, ChecksPosition):
-                # What has no number is not in the position that is reached.
+                # A server that was restored reaches the same position, and what has no number is not in it.
                 log.check(found.end)
             return False
         return self._replay(hydration, plan) is not None

@@ -144,7 +144,7 @@ class SharedTableLog(ChangeLog, Protocol):
 
 @runtime_checkable
 class ChecksPosition(Protocol):
-    """A log of which its server keeps nothing for a reader, so that it may be another one by now."""
+    """A log that may be another one by now, although it reaches a position: its server was restored, or replaced."""
 
     def check(self, position: LogPosition) -> None:
         """Raise ``LogLost`` where the log cannot be continued from a position."""

@@ -15,7 +15,10 @@ from airflow_provider_backpressure.connectors.postgres.connect import Connection
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
 from airflow_provider_backpressure.connectors.postgres.replication_slots import (
+    MARK,
     PLUGIN,
+    RESTORED,
+    SIGNED,
     Slot,
     describe_loss,
     drop_publication,
@@ -23,6 +26,7 @@ from airflow_provider_backpressure.connectors.postgres.replication_slots import 
     find_pinning,
     find_slot,
     lsn,
+    mark_of,
     position,
     slot_name,
 )
@@ -56,8 +60,6 @@ SLOT_SECONDS = 600
 WINDOW_BYTES = 64 * 1024 * 1024
 """Most log in one window, unless a large one is asked for: the server decodes it from its start at each read."""
 RESTART = 'trigger the DAG with {"backpressure": "restart"} to read the table again'
-MARK, SIGNED = "@", "/"
-"""Before what marks the publication by which a position of the log is read, and before the position's token."""
 TOKENS = 8
 """Tokens that the publication's comment keeps: that of the last window, and those of plans that were never kept."""
 IDLE_BYTES = 512
@@ -137,6 +139,11 @@ class PostgresLog:
         return [
             LogBounds(stream=self.stream, start=first, end=last) for first, last in pairwise(places) if first < last
         ]
+
+    def check(self, position: LogPosition) -> None:
+        """See :class:`..core.ports.ChecksPosition`. ``LogLost`` also where the publication is another one."""
+        self._kept(position)
+        self._same_publication(position)
 
     def _may_show_changes(self, start: LogPosition, end: LogPosition) -> bool:
         """Whether a window may bring a change, which a server that is restored later may lack."""
@@ -277,17 +284,15 @@ class PostgresLog:
         Looked at behind the end of the windows. A change that was made while the table was not published is not shown,
         and nothing says so; what an earlier release has begun has no mark.
         """
-        now, (before, _, token) = self._publication(), start.text.partition(MARK)[2].partition(SIGNED)
+        now, (before, token) = self._publication(), mark_of(start)
         if before and before != now:
             raise LogLost(
                 f"The publication {self.stream} in {where(self._session.endpoint)} was altered or created again, so "
                 f"the log may lack changes of {self._label}: {RESTART}."
             )
         if token and token not in self._tokens()[0]:
-            raise LogLost(
-                f"The publication {self.stream} in {where(self._session.endpoint)} does not have the comment that the "
-                f"last window left: the server was restored to an earlier time, or the comment was changed; {RESTART}."
-            )
+            at = f"The publication {self.stream} in {where(self._session.endpoint)}"
+            raise LogLost(f"{at} does not have the comment that the last window left: {RESTORED}; {RESTART}.")
         return now, token
 
     def _sign(self, publication: str, last: str) -> str:

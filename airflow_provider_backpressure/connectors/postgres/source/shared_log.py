@@ -11,13 +11,8 @@ from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.connect import Connection, Session
 from airflow_provider_backpressure.connectors.postgres.identifiers import QualifiedName
-from airflow_provider_backpressure.connectors.postgres.replication_slots import drop_publication
-from airflow_provider_backpressure.connectors.postgres.source.change_log import (
-    MARK,
-    RESTART,
-    PostgresLog,
-    make_log_query,
-)
+from airflow_provider_backpressure.connectors.postgres.replication_slots import drop_publication, mark_of
+from airflow_provider_backpressure.connectors.postgres.source.change_log import RESTART, PostgresLog, make_log_query
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.poll_policy import Clock
@@ -112,8 +107,7 @@ class SharedTableLog(PostgresLog):
 
     def check(self, position: LogPosition) -> None:
         """See :meth:`..core.ports.SharedTableLog.check`."""
-        before, now = position.text.partition(MARK)[2], self._publication()
-        if before != now:
+        if mark_of(position)[0] != self._publication():
             raise LogLost(
                 f"{self._table} was taken out of the publication {self.stream} in {where(self._session.endpoint)} for "
                 f"a while, or that was created again, so the log may lack changes of it: {RESTART}."

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres.key_operators import find_key_operators
-from airflow_provider_backpressure.connectors.postgres.replication_slots import lsn
+from airflow_provider_backpressure.connectors.postgres.replication_slots import RESTORED, lsn, mark_of
 from airflow_provider_backpressure.connectors.postgres.replication_slots import position as position_of
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SOURCE, connect_source, end_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import (
@@ -218,10 +218,10 @@ class LogChanges:
         compares, clock = name.startswith(reader_name(f"bp:{COMPARING}")), SystemClock()
         late = clock.monotonic() + YIELD_SECONDS
 
-        def free() -> tuple[str | None] | None:
-            row = connection.execute(_CONFIRMED, (self._slot,)).fetchone()
-            if row is None or row[1] is None:
-                return (row[0] if row is not None else None,)
+        def free() -> tuple[Any, ...] | None:
+            row = connection.execute(_SLOT, (self._slot,)).fetchone()
+            if row is None or row[-1] is None:
+                return row or (None, None)
             if not compares and clock.monotonic() >= late:
                 # It may be of a process that is frozen, and the source keeps its log until windows go in.
                 connection.execute(_END_COMPARING, (self._slot, reader_name(f"bp:{COMPARING}")))
@@ -239,14 +239,23 @@ class LogChanges:
         """
         name = reader_name(self._name)
         with SOURCE.translate_errors(self._source), connect_source(self._source, name=name) as connection:
-            self._check_shown(connection.execute(_CONFIRMED, (self._slot,)).fetchone())
+            self._check_shown(connection.execute(_SLOT, (self._slot,)).fetchone() or (None, None))
 
-    def _check_shown(self, row: tuple[Any, ...] | None) -> None:
-        confirmed = position_of(row[0]) if row is not None and row[0] else None
+    def _check_shown(self, row: tuple[Any, ...]) -> None:
+        """Raise ``LogLost`` where the slot does not show the window, or the server was restored since it was planned.
+
+        Positions alone say nothing of that: a server that was restored reaches them again.
+        """
+        confirmed, token = position_of(row[0]) if row[0] else None, mark_of(self._bounds.end)[1]
         if confirmed is None or confirmed > self._bounds.start:
             what = "is gone or invalid" if confirmed is None else f"was moved on to {confirmed.text}"
             raise LogLost(
                 f"The replication slot {self._slot} {what}: the log from {lsn(self._bounds.start.at).text} on is lost."
+            )
+        if token and token not in str(row[1] or "").split():
+            raise LogLost(
+                f"The publication {self._slot} does not have the comment that was left when the window was planned: "
+                f"{RESTORED}."
             )
 
     def _types(self, connection: psycopg.Connection) -> dict[str, Type]:
@@ -390,7 +399,8 @@ _END_COMPARING = """
     FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
     WHERE s.slot_name = %s AND starts_with(a.application_name, %s) AND a.usename = session_user
 """
-_CONFIRMED = """
-    SELECT confirmed_flush_lsn::text, active_pid FROM pg_replication_slots
-    WHERE slot_name = %s AND restart_lsn IS NOT NULL
+_SLOT = """
+    SELECT s.confirmed_flush_lsn::text, obj_description(p.oid, 'pg_publication'), s.active_pid
+    FROM pg_replication_slots s LEFT JOIN pg_publication p ON p.pubname = s.slot_name
+    WHERE s.slot_name = %s AND s.restart_lsn IS NOT NULL
 """
