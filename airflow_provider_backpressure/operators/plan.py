@@ -24,7 +24,7 @@ from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.dag_checks import check_planned_once
 from airflow_provider_backpressure.operators.failed_tables import check_failed
 from airflow_provider_backpressure.operators.hydrate import check_one_task
-from airflow_provider_backpressure.operators.run_conf import ALLOW_DELETES, FORETELL, RESTART, read_wish
+from airflow_provider_backpressure.operators.run_conf import ALLOW_DELETES, FORETELL, RESTART, SAME_ROWS, read_wish
 from airflow_provider_backpressure.operators.several_tables import (
     KEY,
     OBSERVED_AFTER,
@@ -54,6 +54,8 @@ class PlanSnapshotOperator(TransformTask):
     plan. One triggered with ``{"backpressure": "plan"}`` writes down what a plan would be, for the page, and skips: no
     plan is made, and nothing is written into the target. ``{"backpressure": "allow_deletes"}`` lets a run under
     ``mirror`` delete any number of rows, of several tables those that were stopped for it.
+    ``{"backpressure": "same_rows"}`` says that another database, which took the source's place, has all rows that were
+    committed, so that increments continue.
 
     Of a source with several tables each is planned as a hydration of its own, several at once. Tables that cannot be
     planned fail the task at its end; the others are planned, and left alone by a retry. The tasks behind it get what
@@ -134,7 +136,13 @@ class PlanSnapshotOperator(TransformTask):
         wish = read_wish(context)
         stopped = exceptions.ALLOW_DELETES in (hydration.failure or "")
         allowed = wish == ALLOW_DELETES and (not run or stopped)
-        planner = replace(opened.planner(), run=run_of(context), allow_deletes=allowed, stream=stream)
+        planner = replace(
+            opened.planner(),
+            run=run_of(context),
+            allow_deletes=allowed,
+            has_same_rows=wish == SAME_ROWS,
+            stream=stream,
+        )
         begun = time.monotonic()
 
         def write() -> None:

@@ -30,6 +30,7 @@ from airflow_provider_backpressure.core.planning.preconditions import (
     check_followed,
     check_held,
     check_same_key,
+    check_same_database,
     check_same_table,
     describe_change,
     tell_submitted,
@@ -67,6 +68,8 @@ class Planner(Previewer):
     refresh: Refresh = Refresh.ONCE
     allow_deletes: bool = False
     """Whether this run may delete any number of rows under ``mirror``."""
+    has_same_rows: bool = False
+    """Whether another database that took the source's place has all rows that were committed, as a person says."""
     stream: str = ""
     """Id of the hydration whose log new plans under ``catch_up`` share with other tables; empty: a log of their own."""
     choose: Callable[[Iterable[PlannedRange]], Iterable[PlannedRange]] = iter
@@ -427,6 +430,10 @@ class Planner(Previewer):
         self._widen(plan, after=after)
         preview = self.preview(after=after)
         check_order(plan, preview.snapshot)
+        if self.has_same_rows:
+            plan = plan.moved_to(preview.read)
+            self.ledger.take_over(hydration.id, plan)
+        check_same_database(plan, preview.read)
         check_same_table(plan, preview.read)
         check_same_key(plan, preview.write)
         check_held(plan, self.sink)

@@ -148,13 +148,32 @@ def check_same_key(plan: Plan, write: WriteSpec) -> None:
     )
 
 
+def check_same_database(plan: Plan, now: ReadSpec) -> None:
+    """Raise where the source's address leads to another database than when rows were committed.
+
+    One that was restored from a backup lacks the last of them, and gives their values to other rows.
+    """
+    here, there = plan.read.place, now.place
+    if here is not None and there is not None and not is_same_database(here, there):
+        raise SourceRefused(
+            f"{plan.source_identity} is in another database than before: it was made again, as when a backup is "
+            "restored or a server is upgraded. If it has every row that was committed, unchanged, trigger the DAG with "
+            f'{{"backpressure": "same_rows"}}, and otherwise {RESTART}.'
+        )
+
+
+def is_same_database(here: str, there: str) -> bool:
+    """Whether two tables are in one database, by their places (``ReadSpec.place``)."""
+    return here.rpartition("/")[0] == there.rpartition("/")[0]
+
+
 def check_same_table(plan: Plan, now: ReadSpec) -> None:
     """Raise where another table or column bears a planned name: of its rows nothing is known.
 
     Not in another database, where every number is another one: there the source was restored from a dump.
     """
     before, here, there = plan.read, plan.read.place, now.place
-    if here is None or there is None or here.rpartition("/")[0] != there.rpartition("/")[0]:
+    if here is None or there is None or not is_same_database(here, there):
         return
     if before.storage is None or now.storage is None:
         return

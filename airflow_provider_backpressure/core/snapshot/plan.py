@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.json_codec import from_dict, to_json
@@ -176,6 +176,10 @@ class Plan:
     def takes_over(self, other: "Plan | None") -> bool:
         """Whether this is the same plan, and its epoch not older: of two lives that continue it the later counts."""
         return other is not None and other.plan_id == self.plan_id and other.epoch <= self.epoch
+
+    def moved_to(self, read: ReadSpec) -> "Plan":
+        """Return the plan with the place of its source's table, and how it is stored, as they are now."""
+        return replace(self, read=replace(self.read, place=read.place, storage=read.storage))
 
     def check_turn(self, holder: str | None) -> bool:
         """Return whether the plan holds the target already, so that nothing is prepared for it again.
