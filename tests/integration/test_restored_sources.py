@@ -22,9 +22,7 @@ def composed(postgres: Server, database: Endpoint, hydration: Composed) -> Itera
     run(database, "CREATE SCHEMA raw")
     with fresh_database(postgres) as source:
         run(source, *numbered_rows(1000))
-        yield replace(
-            hydration, source=source, mode="append", consistency="static", reading={"increment_column": "id"}
-        )
+        yield replace(hydration, source=source, mode="append", consistency="static", reading={"increment_column": "id"})
 
 
 def bring(composed: Composed, *, has_same_rows: bool = False) -> Planned:

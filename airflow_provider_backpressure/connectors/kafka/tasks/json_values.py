@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Records = Sequence["Message"]
 _JSON = ("json", "jsonb")
 _HEXADECIMAL = r"^\s*[+-]?0[xX]"
-_FLOATING = re.compile(r"\s*[+-]?[0-9.]+([eE][+-]?[0-9]+)?\s*")
-_INTEGER, _DECIMAL = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d+(\.\d*)?")
+_FLOATING = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d+")
 _NUMERIC = re.compile(r"numeric\(\d+,\s*(-?\d+)\)")
 _FRACTION = re.compile(r"(timestamp|time|timetz|interval|money)\b[^(]*(?:\((\d+)\).*)?")
 """Types that PostgreSQL rounds to so many digits behind the point."""
@@ -250,10 +250,12 @@ def _decimals(text: str) -> float:
 def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
     """Return texts in a type that is none; ``ArrowInvalid`` where Arrow would give another number than is written.
 
-    It reads hexadecimal digits, by their bits, and takes what is too large for infinity.
+    It reads hexadecimal digits, by their bits, takes what is too large for infinity, and keeps 128 bits of a decimal.
     """
     if pyarrow.types.is_integer(type_) and pc.any(pc.match_substring_regex(texts, _HEXADECIMAL)).as_py():
         raise pyarrow.ArrowInvalid("hexadecimal")
+    if pyarrow.types.is_decimal(type_) and _has_more_digits(texts, type_):
+        raise pyarrow.ArrowInvalid("digits")
     found = pc.cast(texts, type_)
     if pyarrow.types.is_temporal(type_) and pc.any(_is_outside(found)).as_py():
         raise pyarrow.ArrowInvalid("out of range")
@@ -263,6 +265,23 @@ def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
         if pc.any(pc.or_(infinite, vanished)).as_py():
             raise pyarrow.ArrowInvalid("out of range")
     return found
+
+
+def _has_more_digits(texts: pyarrow.Array, type_: pyarrow.Decimal128Type) -> bool:
+    """Whether a number has more digits on one side of the point than a type. Of nearly all, how they are written says."""
+    whole, scale = type_.precision - type_.scale, type_.scale
+    plain = pc.match_substring_regex(texts, rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{scale}}}0*)?$")
+    others = texts.filter(pc.invert(plain)).to_pylist()
+    return any(_count_whole(text) > whole or _decimals(text) > scale for text in others)
+
+
+def _count_whole(text: str) -> float:
+    """Return how many digits a number has before the point; infinity for a text that is none."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return math.inf
+    return (number.adjusted() + 1 if number else 0) if number.is_finite() else math.inf
 
 
 def _is_outside(moments: pyarrow.Array) -> pyarrow.Array:
@@ -306,11 +325,9 @@ def _unfit(text: str, column: Column) -> str:
         return f"is too large for {column.type}: {text[:_SHOWN]}"
     if pyarrow.types.is_floating(type_) and _FLOATING.fullmatch(text):
         return f"is {'too small' if abs(float(text)) < 1 else 'too large'} for {column.type}: {text[:_SHOWN]}"
-    if pyarrow.types.is_decimal(type_) and _DECIMAL.fullmatch(text):
-        whole = len(text.partition(".")[0].lstrip("+-0"))
-        return (
-            f"{'is too large' if whole > type_.precision - type_.scale else 'has too many decimals'} for {column.type}"
-        )
+    if pyarrow.types.is_decimal(type_) and (whole := _count_whole(text)) < math.inf:
+        too_large = whole > type_.precision - type_.scale
+        return f"{'is too large' if too_large else 'has too many decimals'} for {column.type}"
     return f"is no {column.type}"
 
 

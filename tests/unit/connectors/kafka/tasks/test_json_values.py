@@ -1,6 +1,8 @@
-"""Arrow's word that values are JSON objects is only taken where Python would say the same."""
+"""Arrow's word is only taken where Python says the same: that values are JSON objects, and what a number is."""
 
 import json
+from contextlib import suppress
+from decimal import Context, Decimal
 from typing import NoReturn
 
 import pyarrow
@@ -8,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_backpressure.connectors.kafka.tasks.json_values import are_objects
+from airflow_provider_backpressure.connectors.kafka.tasks.json_values import Verbatim, are_objects, json_field
+from airflow_provider_backpressure.core.snapshot.spark_messages import Column
+from airflow_provider_backpressure.exceptions import SourceRefused
+from tests.unit.connectors.kafka.tasks.test_record_batches import Sent
 
 
 def said(*values: bytes | None) -> bool:
@@ -95,3 +100,25 @@ def test_a_yes_is_always_python_s_yes(values: list[bytes]) -> None:
     """Whatever stands between the braces."""
     if said(*values):
         assert all(map(is_object, values))
+
+
+@pytest.mark.statement("X5")
+@given(
+    st.integers(-(10**60), 10**60) | st.integers(-(2**130), 2**130),
+    st.integers(-50, 50),
+    st.integers(1, 38).flatmap(lambda precision: st.tuples(st.just(precision), st.integers(0, precision))),
+)
+def test_a_decimal_arrives_as_it_is_written_or_is_refused(digits: int, exponent: int, type_: tuple[int, int]) -> None:
+    """X5: Arrow computes with 128 bits, and a number that is too large would come out as another one."""
+    precision, scale = type_
+    column = Column(name="v", type=f"numeric({precision},{scale})")
+    number = Decimal(digits).scaleb(exponent, Context(prec=200))
+    for text in (f"{digits}e{exponent}", f"{number:f}"):
+        with suppress(SourceRefused):
+            (found,) = json_field([Sent(b"", at=1)], [{"v": Verbatim(text)}], column).to_pylist()
+            assert found == Decimal(text)
+            continue
+        # In Python's own precision of 28 digits it would be rounded here.
+        shifted = Decimal(text).scaleb(scale, Context(prec=200))
+        fits = abs(shifted) < 10**precision and shifted == shifted.to_integral_value()
+        assert not fits or not digits, "what the type holds is taken, but a zero with an exponent"
