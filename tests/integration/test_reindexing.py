@@ -254,6 +254,21 @@ def test_a_copy_of_the_ledger_of_before_the_target_knew_its_plan(
         assert len(lakes.rows(into)) == ROWS + 10 * plans
 
 
+@pytest.mark.statement("T9")
+def test_two_ledgers_of_one_target_bring_what_is_new(composed: Composed, database: Endpoint, tmp_path: Path):
+    """T9: a copy of the ledger is in use beside it. Each finds what the other has done, and one plans what is new."""
+    composed = replace(lost(composed, tmp_path), reading={"increment_column": "id"})
+    filled(composed)
+    shutil.copy(tmp_path / "fresh.db", tmp_path / "copy.db")
+    other = replace(composed, ledger_url=composed.ledger_url.replace("fresh.db", "copy.db"))
+    for number in range(4):
+        run(database, f"INSERT INTO t SELECT 'l{number}' || i, 'new' FROM generate_series(10, 20) i")
+        filled(other)
+        filled(composed)
+        if number:
+            assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
 def _stop_after(commits: int):
     done = 0
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_provider_backpressure.core.config import Consistency, NewColumn
+from airflow_provider_backpressure.core.config import Consistency, Mode, NewColumn
 from airflow_provider_backpressure.core.gate.hydration_record import Hydration, Phase, RangeCounts
 from airflow_provider_backpressure.core.ports import Runner, Source
 from airflow_provider_backpressure.core.ports.ledger import Ledger, count_leased, every_range, list_submitted
@@ -71,6 +71,12 @@ class Reindexer:
         if finding.standing is Standing.SINK_BEHIND and not accept:
             raise LedgerRefused(finding.sentence)
         checked_row = self._check(row)
+        plan = self._find_complete(hydration, checked_row) if finding.standing is Standing.LEDGER_BEHIND else None
+        if plan is not None:
+            # A new epoch would make the other ledger the older one in turn, and neither would plan what is new.
+            log.info("%s. All of it is known.", finding.sentence)
+            self.ledger.take_over(hydration.id, replace(plan, epoch=checked_row.epoch))
+            return None
         self._check_log(hydration, checked_row)
         return self._rebuild(hydration, checked_row, who=who, why=finding.sentence)
 
@@ -107,6 +113,20 @@ class Reindexer:
             environment=self.environment,
         )
         return comparison.find(), row
+
+    def _find_complete(self, hydration: Hydration, row: PlanRow) -> Plan | None:
+        """Return the sink's plan where the ledger has all of it as verified, and nothing was written since.
+
+        Another ledger has followed the sink by then, such as a copy of this one.
+        """
+        plan = hydration.plan
+        if plan is None or plan.plan_id != row.plan_id or plan.mode is Mode.MIRROR:
+            return None
+        counts, hydrated = self.ledger.counts(plan.plan_id), hydration.phase is Phase.STEADY_STATE
+        if not (hydrated and hydration.verified) or counts.open or counts.committed != row.committed:
+            return None
+        written = any(marker.epoch > plan.epoch for marker in self.sink.markers(plan.plan_id).values())
+        return None if written else plan
 
     def _list_tried(self, plan: Plan) -> dict[str, RangeRecord]:
         """Return the ranges that were tried and are open in the ledger, by their slices."""
