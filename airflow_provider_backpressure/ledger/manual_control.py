@@ -152,6 +152,14 @@ class SqlSteering:
             )
             return True
 
+    @repeatable
+    def doubt(self, plan_id: str) -> bool:
+        with self._database.write() as connection:
+            figures = hydrations.lock_by_plan(connection, plan_id)
+            if figures is not None and figures.verified:
+                hydrations.save(connection, replace(figures, verified=False))
+            return figures is not None
+
     def controls(self, hydration_id: str | None = None, *, limit: int = 100) -> list[Control]:
         with self._database.read() as connection:
             return controls.latest(connection, hydration_id, limit=limit)

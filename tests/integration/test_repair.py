@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Consistency, Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
-from airflow_provider_backpressure.core.planning.plan_result import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Preview, Verdict
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds
 from airflow_provider_backpressure.core.verification.verifier import Verify
-from airflow_provider_backpressure.exceptions import LedgerRefused, PlanSuperseded, SinkRefused
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable, PlanSuperseded, SinkRefused
 from dev.services import Server
 from tests.conftest import fresh_database
 from tests.support.composed import Composed, Ports, difference
@@ -66,6 +68,58 @@ def test_a_wrong_range_is_found_and_repaired_alone(composed: Composed, database:
         attempts = {record.seq: record.attempt for record in ports.ledger.ranges(ports.plan.plan_id)}
         assert attempts == {one: 2 if one == seq else 1 for one in attempts}
         assert total_progress(ports.ledger.statistics(ports.hydration.id)).committed == ROWS
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def fill_and_add(composed: Composed, database: Endpoint) -> Composed:
+    """Bring a table and one increment of it, let more rows arrive, and return the hydration."""
+    composed = replace(composed, reading={"increment_column": "id"})
+    for first in (ROWS + 1, ROWS + 31):
+        composed.plan()
+        composed.run()
+        composed.finish()
+        run(database, f"INSERT INTO t SELECT i, 'new' FROM generate_series({first}, {first + 29}) i")
+    return composed
+
+
+def test_a_range_is_repaired_while_an_increment_is_planned(
+    composed: Composed, database: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan that would follow waits: nothing would read the range again once it leads the hydration."""
+    composed = fill_and_add(composed, database)
+    preview, removed = Planner.preview, list[int]()
+
+    def preview_and_repair(planner: Planner, **arguments: Any) -> Preview:
+        found = preview(planner, **arguments)
+        with composed.open() as ports:
+            record = ports.ledger.range(ports.plan.plan_id, 0)
+            removed.append(repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada"))
+        return found
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Planner, "preview", preview_and_repair)
+        with pytest.raises(LedgerUnavailable, match="is repaired"):
+            composed.plan()
+    assert removed == [30]
+    assert composed.plan().verdict is Verdict.RESUMED
+    for _ in range(2):
+        composed.run()
+        composed.finish()
+        composed.plan()
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_range_of_a_plan_that_was_followed_meanwhile_keeps_its_rows(composed: Composed, database: Endpoint) -> None:
+    """The person has looked at it before; the ledger refuses it before the target is touched."""
+    composed = fill_and_add(composed, database)
+    with composed.open() as ports:
+        before = ports.plan
+        record = ports.ledger.range(before.plan_id, 0)
+        assert ports.planner().plan().verdict is Verdict.PLANNED
+        with pytest.raises(LedgerRefused, match="of the plan before"):
+            repair(ports.ledger, ports.source, ports.sink, before, record, who="ada")
+    composed.run()
+    composed.finish()
     assert difference(database, "t", database, "raw.t") == (0, 0)
 
 

@@ -275,6 +275,10 @@ class Steering(Protocol):
         """Revoke a planned or failed range for good; ``False`` where it is neither. The sink has to refuse it first."""
         ...
 
+    def doubt(self, plan_id: str) -> bool:
+        """Have a plan verified again before anything follows it; ``False`` where it is no hydration's current one."""
+        ...
+
     def controls(self, hydration_id: str | None = None, *, limit: int = 100) -> list[Control]:
         """Return the latest acts, on one hydration or on all, the newest first."""
         ...

@@ -16,14 +16,17 @@ def repair(
 ) -> int:
     """Plan a committed or failed range again and return how many rows were removed for it; the next run reads it.
 
-    The source is asked first, and nothing is removed that it no longer has. First the sink, then the ledger: killed in
-    between, verification names the range again. Raises ``LedgerRefused`` where a range cannot be read again by itself,
-    and what ``Source.check_range`` and ``Sink.discard`` do.
+    The source is asked first, and nothing is removed that it no longer has. Then the ledger has the plan verified again
+    before another one follows it, the sink removes the rows, and the ledger takes the range back: killed in between,
+    verification names the range again. Raises ``LedgerRefused`` where a range cannot be read again by itself, and what
+    ``Source.check_range`` and ``Sink.discard`` do.
     """
     removed = 0
     if record.state is RangeState.COMMITTED:
         check_alone(plan)
         source.check_range(plan, record.bounds)
+        if not ledger.doubt(plan.plan_id):
+            raise _not_current(record)
         removed = sink.discard(plan, record.slice_id, record.bounds)
     replan(ledger, plan, record, who=who, why=why)
     return removed
@@ -32,7 +35,11 @@ def repair(
 def replan(ledger: Ledger, plan: Plan, record: RangeRecord, *, who: str, why: str | None = None) -> None:
     """Plan a failed range again, or one whose rows were removed; ``LedgerRefused`` for every other one."""
     if not ledger.reopen(plan.plan_id, record.seq, who=who, why=why):
-        raise LedgerRefused(f"Range {record.seq} is {record.state} and of the plan before, or in flight: leave it be.")
+        raise _not_current(record)
+
+
+def _not_current(record: RangeRecord) -> LedgerRefused:
+    return LedgerRefused(f"Range {record.seq} is {record.state} and of the plan before, or in flight: leave it be.")
 
 
 def skip(ledger: Ledger, sink: Sink, plan: Plan, record: RangeRecord, *, who: str, why: str) -> None:

@@ -11,7 +11,7 @@ from airflow_provider_backpressure.core.gate.hydration_record import Phase
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord
 from airflow_provider_backpressure.core.transitions.range_transitions import lease_runs
-from airflow_provider_backpressure.exceptions import IllegalTransition
+from airflow_provider_backpressure.exceptions import IllegalTransition, LedgerUnavailable
 
 ALPHA = 0.5
 """Weight of the newest commit in the moving mean of commit latency: one from before a fall is forgotten after five."""
@@ -180,9 +180,16 @@ def reopen_range(figures: Figures, seq: int) -> Figures:
 
 
 def start_plan(figures: Figures, plan: Plan) -> Figures:
-    """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is."""
+    """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is.
+
+    ``LedgerUnavailable`` where a range was repaired meanwhile: what follows it waits until that is read and verified.
+    """
     begun = _begin(figures, plan)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
+        if not (figures.verified or plan.replays):
+            raise LedgerUnavailable(
+                f"A range of plan {figures.plan_id} is repaired, which was to be followed: it is read again first."
+            )
         return begun
     # What was landed before is brought back rather than read for the first time.
     rebuilt = figures.phase is Phase.STEADY_STATE or (plan.landed and figures.phase is Phase.HYDRATION)

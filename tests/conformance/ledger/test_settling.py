@@ -1,13 +1,16 @@
 """Commits, releases and retries: what becomes of a range in flight."""
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
-from airflow_provider_backpressure.core.gate.hydration_record import RangeCounts
+from airflow_provider_backpressure.core.gate.hydration_record import Phase, RangeCounts
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag
-from airflow_provider_backpressure.exceptions import LedgerRefused
-from tests.conformance.ledger.support import admit, commit, in_threads, planned, replan, take
+from airflow_provider_backpressure.core.snapshot.spark_messages import Window
+from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
+from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, replan, take
 from tests.support.waiting import until
 
 
@@ -64,6 +67,25 @@ def test_a_committed_range_is_planned_again_by_a_person_only(ledger):
     assert (again.seq, again.attempt) == (1, 2)
     assert commit(ledger, plan_id, 1, attempt=2, rows=10) is True
     assert total_progress(ledger.statistics(hydration_id)).committed == 30
+
+
+@pytest.mark.statement("X3")
+def test_a_plan_that_is_doubted_is_verified_again(ledger):
+    """X3: before a range's rows are removed; the plan that was made meanwhile does not follow it."""
+    hydration_id, plan_id = planned(ledger, 1)
+    take(ledger, hydration_id)
+    commit(ledger, plan_id, 0)
+    assert ledger.finish(hydration_id).verified
+    assert ledger.doubt(plan_id) is True
+    assert not ledger.hydration(hydration_id).verified
+    assert ledger.hydration(hydration_id).phase is Phase.STEADY_STATE
+    later = make_plan()
+    later = replace(later, read=replace(later.read, window=Window(column="id", after="9", upto="19")))
+    with pytest.raises(LedgerUnavailable, match="is repaired"):
+        ledger.save_plan(hydration_id, later, cut(1))
+    assert ledger.finish(hydration_id).verified
+    ledger.save_plan(hydration_id, later, cut(1))
+    assert ledger.doubt(plan_id) is False, "another plan follows it"
 
 
 def test_a_failed_range_is_planned_again_and_one_in_flight_is_not(ledger):

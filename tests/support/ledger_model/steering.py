@@ -67,6 +67,14 @@ class ModelSteering:
         with self._lock:
             return self._tables.limit(kind, name)
 
+    def doubt(self, plan_id: str) -> bool:
+        """See ``Steering.doubt``."""
+        with self._lock:
+            found = [each for each in self._tables.entries.values() if each.figures.plan_id == plan_id]
+            for entry in found:
+                self._tables.save(entry, replace(entry.figures, verified=False))
+            return bool(found)
+
     def resize(self, hydration_id: str, slots: int) -> int:
         """See ``Steering.resize``."""
         with self._writing() as told:
