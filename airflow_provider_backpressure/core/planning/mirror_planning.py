@@ -69,15 +69,13 @@ def _check_owner(snapshot: Snapshot, write: WriteSpec, row: PlanRow | None, sink
         )
 
 
-def with_brake(
-    draft: Plan, snapshot: Snapshot, target: MirrorTarget, budget: Budget, *, allowed: bool, closes: Plan | None
-) -> Plan:
+def with_brake(draft: Plan, snapshot: Snapshot, target: MirrorTarget, budget: Budget, *, closes: Plan | None) -> Plan:
     """Return the plan with the number of rows that it may delete; ``SourceRefused`` where more are sure to go.
 
     ``closes``: the plan that it replaces because its snapshot is gone, fenced off by now. It may delete what that one
     has left of its own limit.
     """
-    if allowed or budget.max_deletes >= 1 or (closes is not None and closes.write.most_deleted is None):
+    if budget.max_deletes >= 1:
         return draft
     held = target.rows(near=snapshot.total if snapshot.total_exact else None)
     most = math.floor(held * budget.max_deletes)
@@ -96,6 +94,14 @@ def with_brake(
             f"{ALLOW_DELETES} if they are to go."
         )
     return replace(draft, write=replace(draft.write, most_deleted=most))
+
+
+def renew_brake(plan: Plan, target: MirrorTarget, budget: Budget) -> Plan:
+    """Return an open plan that may delete as much of what is left as one that is made now, and no run any number."""
+    most = None
+    if budget.max_deletes < 1:
+        most = target.count_deleted(plan.plan_id) + math.floor(target.rows() * budget.max_deletes)
+    return replace(plan, allowed_by="", write=replace(plan.write, most_deleted=most))
 
 
 def with_chain(draft: Plan, before: Plan | None, row: PlanRow | None, files: str) -> Plan:

@@ -20,6 +20,7 @@ from airflow_provider_backpressure.core.planning.catch_up_windows import (
 from airflow_provider_backpressure.core.planning.mirror_planning import (
     find_rewrite_key,
     list_ranges,
+    renew_brake,
     with_brake,
     with_chain,
 )
@@ -105,10 +106,7 @@ class Planner(Previewer):
         if (plan := hydration.plan) is not None and not (refreshes and asks and self._is_complete(hydration)):
             check_consistency(planner.consistency, plan)
             planner = replace(planner, transform=keep_zone(planner.transform, plan.transform))
-            if self.allow_deletes and plan.write.most_deleted is not None:
-                plan = replace(plan, write=replace(plan.write, most_deleted=None))
-                self.ledger.take_over(hydration.id, plan)
-            return planner._go_on(hydration, plan)
+            return planner._go_on(hydration, planner._limit_deletes(hydration, plan))
         if plan is not None and self.on_new_column is NewColumn.ADD:
             planner._widen(plan, after=None)
         preview = planner.preview()
@@ -267,9 +265,25 @@ class Planner(Previewer):
         )
 
     def _with_mirror(self, draft: Plan, before: Plan | None, snapshot: Snapshot, *, closes: Plan | None) -> Plan:
-        target = self.sink.mirror()
-        braked = with_brake(draft, snapshot, target, self.budget, allowed=self.allow_deletes, closes=closes)
-        return with_chain(braked, before, self.sink.held(), target.files())
+        target, allowed_by = self.sink.mirror(), self.run if self.allow_deletes else ""
+        # A lane has no run of its own: it works for the one that has planned last.
+        if closes is not None and closes.allowed_by and self.run in ("", closes.allowed_by):
+            allowed_by = closes.allowed_by
+        draft = replace(draft, allowed_by=allowed_by)
+        if not allowed_by:
+            draft = with_brake(draft, snapshot, target, self.budget, closes=closes)
+        return with_chain(draft, before, self.sink.held(), target.files())
+
+    def _limit_deletes(self, hydration: Hydration, plan: Plan) -> Plan:
+        """Return an open plan with the limit of deletes that holds in this run: a permission is for one run."""
+        if self.allow_deletes and plan.mode is Mode.MIRROR:
+            limited = replace(plan, allowed_by=self.run, write=replace(plan.write, most_deleted=None))
+        elif plan.allowed_by not in ("", self.run):
+            limited = renew_brake(plan, self.sink.mirror(), self.budget)
+        else:
+            return plan
+        self.ledger.take_over(hydration.id, limited)
+        return limited
 
     def _with_holder(self, draft: Plan, closes: Plan | None = None) -> Plan:
         """Return the plan with the one that holds the target now: it takes the target from that one only.
@@ -431,7 +445,7 @@ class Planner(Previewer):
         preview = self.preview(after=after)
         check_order(plan, preview.snapshot)
         if self.has_same_rows:
-            plan = plan.moved_to(preview.read)
+            plan = plan.move_to(preview.read)
             self.ledger.take_over(hydration.id, plan)
         check_same_database(plan, preview.read)
         check_same_table(plan, preview.read)

@@ -147,6 +147,9 @@ class Plan:
     """Where a later snapshot may follow: the epoch under which the latest one was opened. A range whose marker has an
     older one was read in an earlier snapshot. 0: none was opened yet."""
 
+    allowed_by: str = ""
+    """Under ``mirror`` the run that may delete any number of rows; empty: none may more than the limit."""
+
     read_again_epoch: int = 0
     """Under ``snapshot`` the epoch under which every range was read twice in the one snapshot, and was the same: the
     source as ``verify="full"`` compares it. 0: it was not, or not yet."""
@@ -177,7 +180,7 @@ class Plan:
         """Whether this is the same plan, and its epoch not older: of two lives that continue it the later counts."""
         return other is not None and other.plan_id == self.plan_id and other.epoch <= self.epoch
 
-    def moved_to(self, read: ReadSpec) -> "Plan":
+    def move_to(self, read: ReadSpec) -> "Plan":
         """Return the plan with the place of its source's table, and how it is stored, as they are now."""
         return replace(self, read=replace(self.read, place=read.place, storage=read.storage))
 
