@@ -6,6 +6,7 @@ import socket
 import psycopg
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.tasks import copy_streams
 from airflow_provider_backpressure.connectors.postgres.tasks import slice_commit as postgres
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import SINK
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
@@ -301,6 +302,30 @@ def test_a_copy_that_breaks_off_leaves_nothing(database: Endpoint, side: str, er
     assert execute(database, "SELECT count(*) FROM raw.orders") == [(0,)]
     assert begun.markers() == {}
     assert copy(begun, attempt=2).rows == 5000
+
+
+@pytest.mark.statement("X4")
+@pytest.mark.parametrize("value", ["infinity", "-infinity"])
+def test_an_infinite_interval_is_no_value_of_older_servers(
+    database: Endpoint, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """X4: they take its bytes for millions of years, without an error. One server stands for both releases."""
+    made = (
+        f"CREATE TABLE spans AS SELECT i, ARRAY[interval '1 day', i * interval '{value}'] FROM generate_series(1, 3) i"
+    )
+    execute(database, made, "CREATE TABLE copies AS TABLE spans WITH NO DATA")
+    monkeypatch.setattr(copy_streams, "INFINITE_INTERVALS", 99_00_00)
+    for version in (98_00_00, 99_00_00):
+        with opened(database) as source, opened(database) as sink:
+            (block,) = CopyOut(source, "COPY spans TO STDOUT (FORMAT binary)")
+            target = CopyIn(sink, "COPY copies FROM STDIN (FORMAT binary)", source_version=version)
+            if version == 99_00_00:
+                with pytest.raises(SinkRefused, match="infinite interval"):
+                    target.put(b"".join(block))
+                sink.close()
+                continue
+            target.put(b"".join(block))
+            target.end()
 
 
 @pytest.mark.statement("X1")

@@ -133,7 +133,9 @@ def _copy(
     # Under mirror the target's server hashes the stage.
     total = RowSum(hashes=spec.write.mode != MIRROR)
     with time_open(open_copy_out(source, Reading.from_slice(spec.read, piece, tag))) as rows:
-        with open_copy_in(connection, table, spec.write.columns, "FORMAT binary") as target:
+        with open_copy_in(
+            connection, table, spec.write.columns, "FORMAT binary", source_version=rows.server_version
+        ) as target:
             for messages in time_handovers(SOURCE.translate_blocks(rows, source)):
                 total.update(messages)
                 target.put(b"".join(messages))

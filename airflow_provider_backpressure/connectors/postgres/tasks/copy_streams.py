@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from struct import pack
 
 import psycopg
 from psycopg import errors, pq, sql
@@ -29,7 +30,7 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.snapshot.bounds import BlockBounds, bounds_from_json
 from airflow_provider_backpressure.core.snapshot.spark_messages import Column, ReadSpec, Slice
 from airflow_provider_backpressure.core.snapshot.table_alterations import TableStorage
-from airflow_provider_backpressure.exceptions import RESTART, PlanOutdated, SourceRefused
+from airflow_provider_backpressure.exceptions import RESTART, PlanOutdated, SinkRefused, SourceRefused
 
 BLOCK = 32 * 1024
 """Bytes collected before they are handed on: they and their messages stay in the processor's cache, and the memory of
@@ -71,19 +72,36 @@ class CopyOut:
         self.rows = _finish(self._pgconn, wait)
 
 
+INFINITE_INTERVALS = 17_00_00
+"""The first release with infinite intervals. Earlier ones take their binary form for another interval."""
+_INFINITE = (pack(">iqii", 16, 2**63 - 1, 2**31 - 1, 2**31 - 1), pack(">iqii", 16, -(2**63), -(2**31), -(2**31)))
+
+
 class CopyIn:
     """A ``COPY … FROM STDIN`` that is fed block by block."""
 
-    def __init__(self, connection: psycopg.Connection, statement: str) -> None:
-        """Start the statement; waits for the target's lock. psycopg's errors where the server refuses it."""
+    def __init__(self, connection: psycopg.Connection, statement: str, *, source_version: int = 0) -> None:
+        """Start the statement; waits for the target's lock. psycopg's errors where the server refuses it.
+
+        ``source_version``: of the server whose rows are passed on as they are; 0: they are not.
+        """
         self.rows = -1
         """Rows by the server's count, known after :meth:`end`."""
+        self._is_older = connection.info.server_version < INFINITE_INTERVALS <= source_version
         self._pgconn = connection.pgconn
         _start(self._pgconn, statement, pq.ExecStatus.COPY_IN)
         self._wait = _Wait(self._pgconn)
 
     def put(self, block: bytes | memoryview) -> None:
-        """Pass a block on; return when the operating system has taken all of it."""
+        """Pass whole rows on; return when the operating system has taken all of them.
+
+        ``SinkRefused`` where the server would take a value for another one.
+        """
+        if self._is_older and any(value in bytes(block) for value in _INFINITE):
+            raise SinkRefused(
+                "The source holds an infinite interval, and the target's server is older than PostgreSQL 17, which "
+                "brought them: leave the column out, or list it in PostgresSource(as_text=...) for a column of text."
+            )
         while self._pgconn.put_copy_data(block) == 0:
             self._wait.writable()
         self._flush()

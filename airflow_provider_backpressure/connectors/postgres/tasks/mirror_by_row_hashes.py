@@ -183,7 +183,8 @@ def _stage_new_rows(
     """Stage the rows that the target does not hold. Return the source's rows, and how many were staged."""
     tag = attempt_tag(spec.plan_id, source.piece.slice_id, spec.attempt)
     total = RowSum(hashes=False)
-    with open_copy_in(connection, STAGE, spec.write.columns, OPTIONS) as target:
+    version = source.connection.info.server_version
+    with open_copy_in(connection, STAGE, spec.write.columns, OPTIONS, source_version=version) as target:
         target.put(BEGINNING)
         for rows in time_handovers(_read(source, source.piece.query, total)):
             target.put(b"".join(held.take_new(rows)))

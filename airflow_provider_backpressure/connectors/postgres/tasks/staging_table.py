@@ -134,11 +134,19 @@ _OF_SEVERAL_FORMS = """
 
 @contextmanager
 def open_copy_in(
-    connection: psycopg.Connection, table: sql.Composable, columns: Sequence[Column], options: str
+    connection: psycopg.Connection,
+    table: sql.Composable,
+    columns: Sequence[Column],
+    options: str,
+    *,
+    source_version: int = 0,
 ) -> Iterator[CopyIn]:
-    """Give a COPY into ``table`` and end it; where the block raises, the connection is closed: nothing of it stays."""
+    """Give a COPY into ``table`` and end it; where the block raises, the connection is closed: nothing of it stays.
+
+    ``source_version``: as :class:`CopyIn` has it.
+    """
     statement = sql.SQL("COPY {} ({}) FROM STDIN ({})").format(table, names(columns), sql.SQL(options))
-    copy = CopyIn(connection, statement.as_string(connection))
+    copy = CopyIn(connection, statement.as_string(connection), source_version=source_version)
     try:
         yield copy
     except BaseException:
