@@ -17,11 +17,14 @@ from airflow_provider_backpressure.core.endpoints import Endpoint
 from airflow_provider_backpressure.core.execution.lane_submission import spec_for
 from airflow_provider_backpressure.core.failpoints import Step
 from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
+from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.planning.range_repair import repair
 from airflow_provider_backpressure.core.reconciliation.last_writes import LastWrites
+from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.ranges import RangeRecord, RangeState
 from airflow_provider_backpressure.exceptions import (
     BackpressureError,
+    LedgerUnavailable,
     SinkRefused,
     SinkUnavailable,
     SourceRefused,
@@ -643,6 +646,31 @@ def test_rows_that_were_all_exchanged_stop_the_range_that_passes_the_limit(
         ports.ledger.retry_failed(ports.plan.plan_id)
     mirror(composed, "third", allow_deletes=True)
     assert difference(database, "t", database, "raw.t") == (0, 0)
+
+
+def test_a_range_is_repaired_while_the_next_run_is_planned(
+    database: Endpoint, composed: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan would have no such range, and nothing but a restart would mend that."""
+    mirror(composed, "first")
+    mirror(composed, "second")
+    run(database, "DELETE FROM raw.t WHERE id = 1500")
+    build = Planner._with_mirror
+
+    def build_and_repair(planner: Planner, *arguments: Any, **others: Any) -> Plan:
+        found = build(planner, *arguments, **others)
+        with composed.open() as ports:
+            record = ports.ledger.range(ports.plan.plan_id, 1)
+            repair(ports.ledger, ports.source, ports.sink, ports.plan, record, who="ada")
+        return found
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Planner, "_with_mirror", build_and_repair)
+        with pytest.raises(LedgerUnavailable, match="is repaired meanwhile"):
+            mirror(composed, "third")
+    for name in ("third", "fourth"):
+        mirror(composed, name)
+        assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
 @pytest.mark.parametrize("consistency", ["static", "snapshot"])

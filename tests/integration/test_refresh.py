@@ -103,3 +103,25 @@ def test_the_run_after_a_lost_ledger_copies_again(
         composed.finish()
         assert difference(database, "t", database, "raw.t") == (0, 0)
         run(database, *CHANGES[1:])
+
+
+def test_a_login_whose_statements_are_limited_in_time_copies_all_the_same(
+    database: Endpoint, composed: Composed
+) -> None:
+    """To count, to read and to build an index take longer than what is meant for a service's queries."""
+    slow = "CREATE FUNCTION slow(i bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS"
+    run(
+        database,
+        f"{slow} 'BEGIN PERFORM pg_sleep(0.05); RETURN i; END'",
+        "CREATE VIEW v AS SELECT id, code FROM t, pg_sleep(0.3) WHERE id <= 10",
+        "CREATE TABLE raw.t (id bigint, code text)",
+        "CREATE INDEX ON raw.t (slow(id))",
+        "INSERT INTO raw.t VALUES (0, 'old')",
+        *(
+            f'ALTER DATABASE "{database.database}" SET {name} = 200'
+            for name in ("statement_timeout", "transaction_timeout")
+        ),
+    )
+    copy(replace(composed, table="public.v", reading={"split_column": "id"}), "first")
+    replace(composed, table="public.v", reading={"split_column": "id"}).finish()
+    assert difference(database, "(SELECT * FROM t WHERE id <= 10)", database, "raw.t") == (0, 0)

@@ -98,7 +98,7 @@ def test_a_range_is_repaired_while_an_increment_is_planned(
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(Planner, "preview", preview_and_repair)
-        with pytest.raises(LedgerUnavailable, match="is repaired"):
+        with pytest.raises(LedgerUnavailable, match="is repaired meanwhile"):
             composed.plan()
     assert removed == [30]
     assert composed.plan().verdict is Verdict.RESUMED

@@ -46,6 +46,9 @@ SESSION_SETTINGS: Settings = {
     "quote_all_identifiers": "off",
     # Statements see what was committed before each of them; where one snapshot is needed, it is asked for.
     "default_transaction_isolation": "read committed",
+    # To count a large table, to build its index and to read a range take as long as they take.
+    "statement_timeout": "0",
+    "transaction_timeout": "0",
     # It would cut what an index of many values per row finds, without a word.
     "gin_fuzzy_search_limit": "0",
 }

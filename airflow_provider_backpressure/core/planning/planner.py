@@ -197,10 +197,11 @@ class Planner(Previewer):
         closes: Plan | None = None,
         restarted_by: str = "",
         from_scratch: bool = False,
+        builds_on: str = "",
     ) -> Planned:
         """Plan again: first in the ledger, then in the sink, so that after a kill in between the plan can continue.
 
-        ``from_scratch``: nothing of the plan before is relied on.
+        ``from_scratch``: nothing of the plan before is relied on. ``builds_on``: as :class:`..plan.Plan` has it.
         """
         snapshot = preview.snapshot
         catches_up = snapshot.consistency is Consistency.CATCH_UP
@@ -227,6 +228,7 @@ class Planner(Previewer):
             stream=self.stream if catches_up else "",
             environment=self.environment,
             restarted_by=restarted_by or hydration.restarted_by,
+            builds_on=builds_on,
         )
         check_empty(draft, self.sink)
         warn_coarse(snapshot)
@@ -243,6 +245,7 @@ class Planner(Previewer):
         if self.mode is Mode.MIRROR:
             before = hydration.plan if self._is_complete(hydration) and not (closes or from_scratch) else None
             draft = self._with_mirror(draft, before, snapshot, closes=closes)
+            draft = replace(draft, builds_on=before.plan_id if before is not None and draft.mirrored_since else "")
             ranges_of = partial(list_ranges, draft, before, snapshot, ledger=self.ledger, source=self.source)
         try:
             cut = self.choose(ranges_of(rows=rows, bytes=self.budget.range_bytes))
@@ -456,7 +459,7 @@ class Planner(Previewer):
         if window is None or window.upto == after or preview.snapshot.total == 0:
             note = f"nothing is new above {shorten(after)}" if after is not None else "the source is still empty"
             return Planned(verdict=Verdict.UNCHANGED, hydration=hydration, plan=plan, ranges=ranges, note=note)
-        return self._begin(hydration, preview)
+        return self._begin(hydration, preview, builds_on=plan.plan_id)
 
     def _widen(self, plan: Plan, *, after: str | None) -> None:
         """Add the source's new columns since the plan to the target, as the policy allows; refuse other changes."""

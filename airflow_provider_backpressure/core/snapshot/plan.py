@@ -147,6 +147,8 @@ class Plan:
     """Where a later snapshot may follow: the epoch under which the latest one was opened. A range whose marker has an
     older one was read in an earlier snapshot. 0: none was opened yet."""
 
+    builds_on: str = ""
+    """The plan before, of which it needs that all is committed and verified; empty: it needs none."""
     allowed_by: str = ""
     """Under ``mirror`` the run that may delete any number of rows; empty: none may more than the limit."""
 

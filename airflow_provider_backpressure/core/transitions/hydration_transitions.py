@@ -182,14 +182,12 @@ def reopen_range(figures: Figures, seq: int) -> Figures:
 def start_plan(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is.
 
-    ``LedgerUnavailable`` where a range was repaired meanwhile: what follows it waits until that is read and verified.
+    ``LedgerUnavailable`` where the plan that it builds on is repaired: it waits until that is read and verified again.
     """
+    if plan.builds_on and (plan.builds_on, True) != (figures.plan_id, figures.verified):
+        raise LedgerUnavailable(f"A range of plan {plan.builds_on} is repaired meanwhile: it is read again first.")
     begun = _begin(figures, plan)
     if figures.phase is Phase.STEADY_STATE and plan.increment:
-        if not (figures.verified or plan.replays):
-            raise LedgerUnavailable(
-                f"A range of plan {figures.plan_id} is repaired, which was to be followed: it is read again first."
-            )
         return begun
     # What was landed before is brought back rather than read for the first time.
     rebuilt = figures.phase is Phase.STEADY_STATE or (plan.landed and figures.phase is Phase.HYDRATION)

@@ -1,14 +1,11 @@
 """Commits, releases and retries: what becomes of a range in flight."""
 
-from dataclasses import replace
-
 import pytest
 
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.gate.hydration_record import Phase, RangeCounts
 from airflow_provider_backpressure.core.progress.rates_and_eta import total_progress
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState, attempt_tag
-from airflow_provider_backpressure.core.snapshot.spark_messages import Window
 from airflow_provider_backpressure.exceptions import LedgerRefused, LedgerUnavailable
 from tests.conformance.ledger.support import admit, commit, cut, in_threads, make_plan, planned, replan, take
 from tests.support.waiting import until
@@ -79,9 +76,8 @@ def test_a_plan_that_is_doubted_is_verified_again(ledger):
     assert ledger.doubt(plan_id) is True
     assert not ledger.hydration(hydration_id).verified
     assert ledger.hydration(hydration_id).phase is Phase.STEADY_STATE
-    later = make_plan()
-    later = replace(later, read=replace(later.read, window=Window(column="id", after="9", upto="19")))
-    with pytest.raises(LedgerUnavailable, match="is repaired"):
+    later = make_plan(builds_on=plan_id)
+    with pytest.raises(LedgerUnavailable, match="is repaired meanwhile"):
         ledger.save_plan(hydration_id, later, cut(1))
     assert ledger.finish(hydration_id).verified
     ledger.save_plan(hydration_id, later, cut(1))

@@ -18,8 +18,6 @@ _EXPORT_SETTINGS = {
     **READ_ONLY,
     # Servers end transactions that do nothing; this one does nothing on purpose.
     "idle_in_transaction_session_timeout": "0",
-    "statement_timeout": "0",
-    "transaction_timeout": "0",
     # But where its client is gone without a word, the snapshot must not stay.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",

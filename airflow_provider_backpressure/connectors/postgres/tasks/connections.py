@@ -28,8 +28,6 @@ _USER_TIMEOUT_MS = (LOCK_WAIT + 60) * 1000
 _SETTINGS: Mapping[str, str] = {
     "lock_timeout": f"{LOCK_WAIT}s",
     "idle_in_transaction_session_timeout": f"{LOCK_WAIT + 60}s",
-    "statement_timeout": "0",
-    "transaction_timeout": "0",
     # The server's side of the keepalives: a backend whose client is gone must not keep its locks.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
