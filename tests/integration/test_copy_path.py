@@ -2,17 +2,21 @@
 
 import os
 import socket
+from contextlib import closing
 
 import psycopg
 import pytest
 
+from airflow_provider_backpressure.connectors.postgres.attempt_sessions import end_connections
+from airflow_provider_backpressure.connectors.postgres.connect import Session
 from airflow_provider_backpressure.connectors.postgres.tasks import copy_streams
 from airflow_provider_backpressure.connectors.postgres.tasks import slice_commit as postgres
-from airflow_provider_backpressure.connectors.postgres.tasks.connections import SINK
+from airflow_provider_backpressure.connectors.postgres.tasks.connections import SINK, connect_sink, end_attempts
 from airflow_provider_backpressure.connectors.postgres.tasks.copy import run_slice
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import CopyIn, CopyOut
 from airflow_provider_backpressure.core.config import Mode
 from airflow_provider_backpressure.core.endpoints import Endpoint
+from airflow_provider_backpressure.core.poll_policy import PollPolicy, SystemClock
 from airflow_provider_backpressure.core.progress.bottleneck import Level, find_bottleneck, find_level
 from airflow_provider_backpressure.core.snapshot.spark_messages import ChecksumSpec, Column, SliceResult
 from airflow_provider_backpressure.core.stage_metrics import Stage, StageTime, State, flow_of
@@ -32,6 +36,7 @@ from tests.integration.attempts import (
     typed,
 )
 from tests.support.attempt_process import in_process
+from tests.support.postgres import new_role
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -214,6 +219,20 @@ def test_a_frozen_attempt_is_ended_by_its_retry(database: Endpoint) -> None:
         assert isinstance(zombie.outcome(), SinkUnavailable | SourceUnavailable)
     assert difference(database, "TABLE orders", database, "TABLE raw.orders") == (5000, 5000, 0)
     assert begun.markers()["0.0"].attempt == 2
+
+
+@pytest.mark.statement("X1")
+def test_a_login_that_acts_as_another_role_ends_its_own_attempts(database: Endpoint) -> None:
+    """X1: set for the role, so that what is made belongs to a group. Connections are of who has logged in."""
+    with new_role(database) as owner, new_role(database) as login:
+        execute(database, f"GRANT {owner.user} TO {login.user}", f"ALTER ROLE {login.user} SET role = {owner.user}")
+        with closing(Session(login, errors=SINK)) as session, connect_sink(login, name="bp:plan:0.0:2") as later:
+            with connect_sink(login, name="bp:plan:0.0:1") as frozen:
+                end_attempts(later, "bp:plan:0.0:2", below=2)
+                with pytest.raises(psycopg.errors.AdminShutdown):
+                    frozen.execute("SELECT 1")
+            assert later.execute("SELECT current_user").fetchone() == (owner.user,)
+            assert end_connections(session, "bp:plan:0.0:", poll=PollPolicy(), clock=SystemClock()) == 1
 
 
 @pytest.mark.statement("X1")

@@ -5,7 +5,7 @@ from typing import Any
 
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import Session
+from airflow_provider_backpressure.connectors.postgres.connect import AS_LOGIN, Session
 from airflow_provider_backpressure.connectors.relational.errors import where
 from airflow_provider_backpressure.core.poll_policy import Clock, PollPolicy
 from airflow_provider_backpressure.core.ports.sink import Activity
@@ -70,10 +70,10 @@ def _to_activities(rows: Iterable[tuple[Any, ...]]) -> dict[str, Activity]:
 _TERMINATE = sql.SQL(
     """
     SELECT a.pid, pg_terminate_backend(a.pid)
-    FROM pg_stat_activity a
+    FROM {}, pg_stat_activity a
     WHERE starts_with(a.application_name, %(prefix)s) AND a.usename = session_user AND a.pid <> pg_backend_pid()
     """
-)
+).format(AS_LOGIN)
 _IN_FLIGHT = sql.SQL(
     """
     SELECT split_part(a.application_name, ':', 3), sum(p.tuples_processed)::bigint

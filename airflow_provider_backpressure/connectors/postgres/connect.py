@@ -62,6 +62,9 @@ DURABLE: Settings = {
 """Of every session that commits in a target."""
 EVERY_ROW: Mapping[str, str] = {"row_security": "off"}
 """Row security that would hide rows from our role is an error instead."""
+AS_LOGIN = sql.SQL("(SELECT pg_catalog.set_config('role', 'none', true)) AS login")
+"""In a FROM clause: lets one statement act as the role that has logged in, whose connections it may end. A role may be
+set to act as another one."""
 READ_ONLY: Mapping[str, str] = {"default_transaction_read_only": "on"}
 _SINCE = {"transaction_timeout": 17_00_00}
 """The versions of servers that have brought a setting."""

@@ -103,7 +103,7 @@ def merge(
 def _live(table: Table, data: Data, staged: StagedRows, settled: Settled) -> list[str]:
     """Write the rows that stay into new files, and name these."""
     schema, names = put_ids(schema_of(table, staged.table), table), list[str]()
-    rows = (batch for batch in settled.select_live(staged.read()) if batch.num_rows)
+    rows = (batch.select(schema.names) for batch in settled.select_live(staged.read()) if batch.num_rows)
     while (first := next(rows, None)) is not None:
         names.append(f"{uuid.uuid4().hex}-settled.parquet")
         with data.output(names[-1]) as stream, open_writer(stream, schema) as writer:

@@ -15,6 +15,7 @@ import numpy
 import psycopg
 from psycopg import sql
 
+from airflow_provider_backpressure.connectors.postgres.connect import AS_LOGIN
 from airflow_provider_backpressure.connectors.postgres.key_operators import find_key_operators
 from airflow_provider_backpressure.connectors.postgres.replication_slots import RESTORED, lsn, mark_of
 from airflow_provider_backpressure.connectors.postgres.replication_slots import position as position_of
@@ -394,11 +395,13 @@ _TYPES = """
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
-_END_COMPARING = """
+_END_COMPARING = sql.SQL(
+    """
     SELECT pg_terminate_backend(a.pid)
-    FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+    FROM {}, pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
     WHERE s.slot_name = %s AND starts_with(a.application_name, %s) AND a.usename = session_user
-"""
+    """
+).format(AS_LOGIN)
 _SLOT = """
     SELECT s.confirmed_flush_lsn::text, obj_description(p.oid, 'pg_publication'), s.active_pid
     FROM pg_replication_slots s LEFT JOIN pg_publication p ON p.pubname = s.slot_name

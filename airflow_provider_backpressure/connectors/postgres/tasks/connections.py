@@ -6,7 +6,7 @@ from dataclasses import replace
 import psycopg
 from psycopg import sql
 
-from airflow_provider_backpressure.connectors.postgres.connect import DURABLE, EVERY_ROW, READ_ONLY, Settings
+from airflow_provider_backpressure.connectors.postgres.connect import AS_LOGIN, DURABLE, EVERY_ROW, READ_ONLY, Settings
 from airflow_provider_backpressure.connectors.postgres.connect import connect as connect_postgres
 from airflow_provider_backpressure.connectors.postgres.errors import Errors
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -52,12 +52,12 @@ def end_attempts(connection: psycopg.Connection, name: str, *, below: int) -> No
     """End the connections whose name is ``name`` but for a lower attempt number; their locks are not waited for."""
     if below <= FIRST_ATTEMPT:
         return  # Not one statement over all sessions of the server for each range that is tried once.
-    connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    query = sql.SQL(
+        "SELECT pg_terminate_backend(pid) FROM {}, pg_stat_activity"
         " WHERE starts_with(application_name, %s) AND usename = session_user AND pid <> pg_backend_pid()"
-        " AND substring(application_name FROM '[0-9]+$')::bigint < %s",
-        (name[: name.rindex(":") + 1], below),
+        " AND substring(application_name FROM '[0-9]+$')::bigint < %s"
     )
+    connection.execute(query.format(AS_LOGIN), (name[: name.rindex(":") + 1], below))
 
 
 def set_local(connection: psycopg.Connection, setting: str, value: str) -> None:
