@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from airflow_provider_backpressure.core.config import Budget
 from airflow_provider_backpressure.core.endpoints import Endpoint
@@ -167,6 +168,28 @@ def test_the_last_record_of_a_key_wins_without_its_position_in_the_target(
     with pytest.raises(SinkRefused, match=rf"record at offset {end} of partition 1 has no key"):
         run.go()
     assert len(content(run)[1]) == len(last)
+
+
+@pytest.mark.statement("X6")
+def test_the_columns_of_an_iceberg_table_may_be_in_another_order(
+    stage: Stage,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """X6: also where rows of a range are left out, since a later one has their key."""
+    topic, into = stage.topic(1), lakes.place("iceberg", tmp_path)
+    chosen = {"key": "text", "columns": ("key", "value")}
+    run = stage.hydration(topic, mode="upsert", range_rows=25, reading=chosen, into=into)
+    topic.send(0, "1", key=b"a")
+    run.go()
+    with (
+        closing(load_catalog(**into["catalog"])) as catalog,
+        catalog.load_table(into["table"]).update_schema() as change,
+    ):
+        change.move_first("value")
+    for value in ("2", "3"):
+        topic.send(0, value, key=b"a")
+    run.go()
+    assert content(run) == (["value", "key"], [("3", "a")])
 
 
 @pytest.mark.parametrize(
