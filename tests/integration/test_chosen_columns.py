@@ -189,7 +189,7 @@ def test_the_columns_of_an_iceberg_table_may_be_in_another_order(
     for value in ("2", "3"):
         topic.send(0, value, key=b"a")
     run.go()
-    assert content(run) == (["value", "key"], [("3", "a")])
+    assert content(run) == (["value", "key"], [('"3"', "a")])
 
 
 @pytest.mark.parametrize(
