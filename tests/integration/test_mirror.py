@@ -118,16 +118,24 @@ def test_each_run_writes_only_the_ranges_that_differ(consistency: str, database:
 
 
 @pytest.mark.statement("L2", "X2")
+@pytest.mark.parametrize("by_hand", [False, True])
 def test_the_run_after_a_lost_ledger_does_not_go_on_with_the_run_before(
-    database: Endpoint, composed: Composed, tmp_path: Path
+    database: Endpoint, composed: Composed, tmp_path: Path, by_hand: bool
 ) -> None:
-    """L2, X2: ranges that did not change left no marker, so the plan in the target looks as if it had open ranges."""
+    """L2, X2: ranges that did not change left no marker, so the plan in the target looks as if it had open ranges.
+
+    ``by_hand``: a person has rebuilt the ledger by the command before the run.
+    """
     composed = replace(composed, consistency="static")
     mirror(composed, "first")
     run(database, "UPDATE t SET code = 'second' WHERE id = 5")
     mirror(composed, "second")
     run(database, "UPDATE t SET code = 'third' WHERE id IN (6, 2500)", "DELETE FROM t WHERE id = 7")
-    third = mirror(replace(composed, ledger_url=new_ledger(tmp_path / "new.db")), "third")
+    composed = replace(composed, ledger_url=new_ledger(tmp_path / "new.db"))
+    if by_hand:
+        with composed.open() as ports:
+            assert ports.planner().reindex(ports.planner().register(), who="ada") is not None
+    third = mirror(composed, "third")
     assert third.planned.verdict is Verdict.PLANNED
     assert difference(database, "t", database, "raw.t") == (0, 0)
 

@@ -91,13 +91,12 @@ class Planner(Previewer):
             return planner._begin(hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
         followed = planner.reindex(hydration, who=self.owner)
         if followed is not None:
-            # Under mirror ranges that did not change leave no marker, and look as if they were open.
-            over = self.mode is Mode.MIRROR or not self.ledger.counts(followed.plan.plan_id).open
-            if not (refreshes and asks and over):
-                return followed
-            # What was found is the copy of an earlier run. Nothing of it is relied on: it may not have been verified.
-            return planner._begin(followed.hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
+            hydration = followed.hydration
         old = hydration.plan
+        if refreshes and asks and old is not None and planner._is_copied_again(old):
+            return planner._begin(hydration, planner.preview(), restarted_by=self.run, from_scratch=True)
+        if followed is not None:
+            return followed
         # No windows of another log are replayed by this task.
         again = again or bool(old is not None and old.stream and old.stream != self.stream)
         if again and old is not None:
@@ -188,6 +187,13 @@ class Planner(Previewer):
         """Whether all that was planned is committed and verified."""
         plan, hydrated = hydration.plan, hydration.phase is Phase.STEADY_STATE and hydration.verified
         return plan is not None and hydrated and not self.ledger.counts(plan.plan_id).open
+
+    def _is_copied_again(self, plan: Plan) -> bool:
+        """Whether a run copies all again where a plan is rebuilt: it is an earlier run's, and may not be verified.
+
+        Under mirror ranges that did not change leave no marker, and look as if they were open.
+        """
+        return plan.is_rebuilt and (self.mode is Mode.MIRROR or not self.ledger.counts(plan.plan_id).open)
 
     def _begin(
         self,
@@ -296,6 +302,8 @@ class Planner(Previewer):
         row = self.sink.held()
         if closes is not None and closes.epoch and row is not None:
             replace(closes, held_by=closes.plan_id).check_turn(row.plan_id)
+        if draft.builds_on and row is not None:
+            replace(draft, held_by=draft.builds_on).check_turn(row.plan_id)
         warn_other_source(draft, row)
         return replace(draft, held_by=row.plan_id if row else "", held_epoch=row.epoch if row else 0)
 
@@ -403,7 +411,8 @@ class Planner(Previewer):
         if found is None:
             return None
         draft, windows = found
-        draft = self._with_holder(self._grown(plan, with_storage(plan, draft, log), log))
+        draft = replace(self._grown(plan, with_storage(plan, draft, log), log), builds_on=plan.plan_id)
+        draft = self._with_holder(draft)
         ranges = self.ledger.save_plan(hydration.id, draft, number_windows(windows))
         return Planned(
             verdict=Verdict.PLANNED,

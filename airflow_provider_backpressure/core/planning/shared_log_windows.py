@@ -256,8 +256,9 @@ class StreamPlanner:
         row = self.sink.held()
         draft = replace(
             draft,
+            builds_on=plan.plan_id,
             tables=tuple(tables),
-            held_by=row.plan_id if row else "",
+            held_by=plan.plan_id if row else "",
             held_epoch=row.epoch if row else 0,
         )
         ranges = self.ledger.save_plan(self.stream, draft, number_windows(windows))

@@ -198,7 +198,7 @@ class Reindexer:
         if epoch is None:
             raise PlanSuperseded(f"Another plan has just taken {self.sink.identity}: ask again.")
         # Ranges that did not change have no marker of the plan: they are staged, since nobody knows their bounds now.
-        plan = replace(row.plan, epoch=epoch, sink_identity=self.sink.identity, mirrored_since=0)
+        plan = replace(row.plan, epoch=epoch, sink_identity=self.sink.identity, mirrored_since=0, is_rebuilt=True)
         if snapshot is not None:
             # Connections may bear other names by now.
             plan = replace(plan, read=replace(plan.read, conn_id=self.source.read_spec(snapshot).conn_id))

@@ -148,7 +148,9 @@ class Plan:
     older one was read in an earlier snapshot. 0: none was opened yet."""
 
     builds_on: str = ""
-    """The plan before, of which it needs that all is committed and verified; empty: it needs none."""
+    """The plan before, which it follows without a gap, and which no other may follow; empty: it needs none."""
+    is_rebuilt: bool = False
+    """Whether the ledger has it from the sink: what is open in it may have been committed, or confirmed, before."""
     allowed_by: str = ""
     """Under ``mirror`` the run that may delete any number of rows; empty: none may more than the limit."""
 

@@ -182,9 +182,12 @@ def reopen_range(figures: Figures, seq: int) -> Figures:
 def start_plan(figures: Figures, plan: Plan) -> Figures:
     """Return the figures under a new plan: a hydrated target is rebuilt, or continues from where it is.
 
-    ``LedgerUnavailable`` where the plan that it builds on is repaired: it waits until that is read and verified again.
+    ``LedgerUnavailable`` where the plan that it builds on is repaired, and is to be read and verified again first, or
+    was followed by another one while this one was made, as by a planner that was frozen.
     """
-    if plan.builds_on and (plan.builds_on, True) != (figures.plan_id, figures.verified):
+    if plan.builds_on and plan.builds_on != figures.plan_id:
+        raise LedgerUnavailable(f"Another plan has followed plan {plan.builds_on} meanwhile.")
+    if plan.builds_on and not (figures.verified or plan.replays):
         raise LedgerUnavailable(f"A range of plan {plan.builds_on} is repaired meanwhile: it is read again first.")
     begun = _begin(figures, plan)
     if figures.phase is Phase.STEADY_STATE and plan.increment:

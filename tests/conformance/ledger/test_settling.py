@@ -82,6 +82,8 @@ def test_a_plan_that_is_doubted_is_verified_again(ledger):
     assert ledger.finish(hydration_id).verified
     ledger.save_plan(hydration_id, later, cut(1))
     assert ledger.doubt(plan_id) is False, "another plan follows it"
+    with pytest.raises(LedgerUnavailable, match="Another plan has followed"):
+        ledger.save_plan(hydration_id, make_plan(builds_on=plan_id), cut(1))
 
 
 def test_a_failed_range_is_planned_again_and_one_in_flight_is_not(ledger):

@@ -1,19 +1,20 @@
 """What a later run compares with the plan before, so that its value committed last still says what has come since."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from airflow_provider_backpressure.core.config import Budget, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.execution.lane_submission import spec_for
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
-from airflow_provider_backpressure.core.planning.plan_result import Verdict
+from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
 from airflow_provider_backpressure.core.planning.planner import Planner
 from airflow_provider_backpressure.core.snapshot.plan import Plan, Snapshot
 from airflow_provider_backpressure.core.snapshot.ranges import RangeState
 from airflow_provider_backpressure.core.snapshot.spark_messages import ZONE, Column, ReadSpec, Transform, Window
 from airflow_provider_backpressure.core.snapshot.table_alterations import StoredColumn, TableStorage
-from airflow_provider_backpressure.exceptions import InvalidDeclaration, SourceRefused
+from airflow_provider_backpressure.exceptions import InvalidDeclaration, PlanSuperseded, SourceRefused
 from airflow_provider_backpressure.testing import MemoryLedger, MemoryRunner, MemorySink, MemorySource
 
 
@@ -183,6 +184,25 @@ def test_another_table_under_the_name_does_not_stand_still(complete: bool) -> No
     runs.source = Stored(keys=range(100), place="system/database/2", table=2)
     with pytest.raises(SourceRefused, match="it is another table"):
         runs.planner().plan()
+
+
+def test_a_planner_that_was_frozen_plans_no_window_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another attempt at its task has planned the window when it thaws, and all of it is committed."""
+    runs = Runs()
+    runs.complete()
+    runs.source.keys = range(120)
+    begin, frozen = Planner._begin, list[bool]()
+
+    def freeze(planner: Planner, *arguments: Any, **others: Any) -> Planned:
+        if not frozen:
+            frozen.append(True)
+            runs.complete()
+        return begin(planner, *arguments, **others)
+
+    monkeypatch.setattr(Planner, "_begin", freeze)
+    with pytest.raises(PlanSuperseded, match="has taken it since"):
+        runs.planner().plan()
+    assert runs.planner().plan().verdict is Verdict.UNCHANGED
 
 
 def test_an_open_window_goes_on_by_its_own_column() -> None:
