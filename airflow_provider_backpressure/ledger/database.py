@@ -167,6 +167,8 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
 
 
 _SESSION = {
+    # The driver reads no other.
+    "datestyle": "ISO",
     # A process that freezes within a transaction holds the row lock no longer than this.
     "lock_timeout": f"{WAIT_SECONDS}s",
     "idle_in_transaction_session_timeout": f"{WAIT_SECONDS}s",

@@ -128,7 +128,10 @@ class VerifyHydrationOperator(HydrationTask):
         return Verified(facts=facts, checksum=report.checksum if report else None)
 
     def _verify_tables(self, context: Context, planned: PlannedTables) -> dict[str, Any]:
-        """Verify every planned table that this run has not verified yet; one that differs fails by itself."""
+        """Verify every planned table that this run has not verified yet; one that differs fails by itself.
+
+        Where it has verified all of them the task was cleared, and all are verified again.
+        """
         with open_tables(self, context, retries=may_retry(context["ti"])) as tables:
             known = {found.id: found for found in tables.hydrations()}
             every = {pair: known[id_] for pair, id_ in planned.ids.items() if id_ in known}
@@ -137,11 +140,12 @@ class VerifyHydrationOperator(HydrationTask):
             tables.heard |= {found.id for found in held.values() if found is not None and found.holder is not None}
             tables.over = self.await_runs([found for found in held.values() if found is not None], context["ti"])
             log, lost = self._find_stand(stream, planned)
+            left = len(every) < len(planned.ids) or any(not _is_verified(tables, found) for found in every.values())
 
             def verify(pair: TablePair) -> Verified:
                 if lost is not None and stream is not None and pair in stream.pairs:
                     raise lost
-                return self._verify_table(context, tables, pair, every.get(pair), log)
+                return self._verify_table(context, tables, pair, every.get(pair), log, again=not left)
 
             pool: WorkPool[TablePair, Verified] = WorkPool(
                 work=verify, most=lambda: TABLES_VERIFIED_AT_ONCE, on_end=tables.report
@@ -185,16 +189,20 @@ class VerifyHydrationOperator(HydrationTask):
         pair: TablePair,
         hydration: Hydration | None,
         log: tuple[Plan, Stand] | None = None,
+        *,
+        again: bool,
     ) -> Verified:
-        """Verify one of the tables; one that an earlier try has verified has its event again, which Airflow lost."""
+        """Verify one of the tables.
+
+        One that an earlier try has verified has its event again, which Airflow lost, unless it is verified ``again``.
+        """
         if hydration is None:
             raise LedgerRefused(
                 "The ledger has no plan of it for this DAG any more: it was restored, or the hydration was forgotten "
                 "or given to another DAG. Clear plan_snapshot and what follows it."
             )
         with tables.open(pair) as opened:
-            complete = hydration.phase is Phase.STEADY_STATE and hydration.verified and hydration.failure is None
-            if complete and hydration.plan is not None and tables.is_done(hydration):
+            if not again and hydration.plan is not None and _is_verified(tables, hydration):
                 # Nobody has it any more. A ledger that was restored to before the run says so too, of another plan.
                 check_held(hydration.plan, opened.sink)
                 rows = rows_received(opened.ledger.statistics(hydration.id))
@@ -273,3 +281,9 @@ def as_verify(verify: str | bool) -> Verify:
         return Verify(verify)
     except ValueError as error:
         raise InvalidDeclaration(f"verify must be one of {', '.join(Verify)}, not {verify!r}.") from error
+
+
+def _is_verified(tables: TableSet, hydration: Hydration) -> bool:
+    """Whether an earlier try of this run has verified a table."""
+    verified = hydration.phase is Phase.STEADY_STATE and hydration.verified and hydration.failure is None
+    return verified and hydration.plan is not None and tables.is_done(hydration)

@@ -130,7 +130,9 @@ def lane(shop: Shop, tables: Any, **values) -> HydrateOperator:
 
 
 def verify(shop: Shop, tables: Any, **values) -> VerifyHydrationOperator:
-    return VerifyHydrationOperator(task_id="verify_hydration", tables=tables, verify="none", **{**shop.flow, **values})
+    return VerifyHydrationOperator(
+        task_id="verify_hydration", tables=tables, **{"verify": "none", **shop.flow, **values}
+    )
 
 
 def names(planned: Any) -> list[str]:
@@ -287,6 +289,21 @@ def test_a_range_that_was_opened_again_is_read_by_a_cleared_run(shop):
     assert shop.touched() == {"t4"}
     verify(shop, planned).execute(context())
     assert sorted(shop.sinks["t4"].rows) == list(range(30))
+
+
+def test_a_verification_that_is_cleared_compares_all_tables_again(shop, monkeypatch):
+    """Its events say that they were compared."""
+    planned, _ = plan(shop)
+    lane(shop, planned).execute(context())
+    verify(shop, planned).execute(context())
+    compared = list[str]()
+
+    def note(task: Any, context: Any, opened: Any, *args: Any) -> None:
+        compared.append(opened.sink.identity)
+
+    monkeypatch.setattr(VerifyHydrationOperator, "_report", note)
+    assert verify(shop, planned, verify="target").execute(context())["tables"] == 6
+    assert len(compared) == 6
 
 
 def test_lanes_share_the_tables_of_a_snapshot(shop):
