@@ -44,10 +44,11 @@ from airflow_provider_backpressure.sources import KafkaSource
 from dev.services import Server
 from tests import types_kafka as typed
 from tests.conftest import fresh_database
-from tests.support import type_page
+from tests.support import lakes, type_page
 from tests.support.composed import Ports
 from tests.support.kafka import PASSWORD, ComposedKafka, Topic, endpoint_of, login_of, until
 from tests.support.local_runner import LocalRunner
+from tests.support.marks import mark_long
 from tests.support.postgres import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.in_process]
@@ -733,6 +734,29 @@ def test_bad_records_are_kept_aside_by_their_offset(stage: Stage) -> None:
     assert kept[0][1].startswith("its value is no JSON")
     assert kept[1][1] == "its value is no UTF-8"
     assert (json.loads(kept[0][2])["value"], json.loads(kept[1][2])["base64"]) == ("{'no': 1}", "/w==")
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("target", mark_long(["postgres", "delta"], quick=["postgres"]))
+def test_a_quarantine_that_is_declared_when_a_record_has_stopped_the_plan_is_used(
+    stage: Stage, target: str, tmp_path: Path
+) -> None:
+    """X5: as the error advises; what is committed stays."""
+    topic = stage.topic(1)
+    topic.send(0, *range(20), b"{'no': 1}", 21)
+    into = {} if target == "postgres" else lakes.place(target, tmp_path)
+    refused = stage.hydration(topic, range_rows=10, into=into)
+    with pytest.raises((SourceRefused, RangeFailed), match="quarantine= on the sink puts such records aside"):
+        refused.go()
+    with refused.open() as ports:
+        ports.ledger.retry_failed(ports.plan.plan_id)
+    aside = {"into": {**into, "quarantine": 2}} if into else {"quarantine": 2}
+    hydration = replace(refused, composed=replace(refused.composed, **aside))
+    progress = hydration.go()
+    assert (progress.committed, progress.percent) == (22, 100.0)
+    assert hydration.verify(Verify.FULL).equal
+    if target == "postgres":
+        assert [place for _, place, _ in hydration.rows()] == [*range(20), 21]
 
 
 class _OddName(str):

@@ -358,6 +358,7 @@ class Planner(Previewer):
         if plan.consistency is Consistency.STATIC:
             check_same_table(plan, preview.read)
         if not complete:
+            plan = self._with_quarantine(hydration, plan, preview)
             verdict, note = Verdict.RESUMED, f"{counts.committed} of {counts.total} ranges are committed already"
             if plan.version and preview.snapshot.version != plan.version:
                 note = f"{note}; the source has changed since they were planned"
@@ -369,6 +370,19 @@ class Planner(Previewer):
             )
             verdict, note = Verdict.UNCHANGED, f"everything is committed and {same}"
         return Planned(verdict=verdict, hydration=hydration, plan=plan, ranges=counts.total, note=note)
+
+    def _with_quarantine(self, hydration: Hydration, plan: Plan, preview: Preview) -> Plan:
+        """Return an open plan with the quarantine that is declared now, as after a record that has stopped it."""
+        write = replace(plan.write, quarantine=preview.write.quarantine, most_bad=preview.write.most_bad)
+        if write.quarantine is None or write == plan.write:
+            return plan
+        self.sink.prepare(write)
+        keeps_bad = preview.keeps_bad and plan.transform is None
+        plan = replace(plan, write=write, read=replace(plan.read, keep_bad=keeps_bad))
+        tell_submitted(self.sink, self.ledger)
+        plan = replace(plan, epoch=self.sink.begin(plan))
+        self.ledger.take_over(hydration.id, plan)
+        return plan
 
     def _catch_up(self, hydration: Hydration, plan: Plan, counts: RangeCounts) -> Planned:
         """Continue with open ranges, or plan the windows that follow, or find that nothing was written since."""
