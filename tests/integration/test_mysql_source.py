@@ -209,6 +209,22 @@ def test_rows_that_are_not_committed_are_never_read(mysql_database: Endpoint) ->
         run(mysql_database, f"SET GLOBAL transaction_isolation = '{before}'")
 
 
+@pytest.mark.parametrize("setting", ["autocommit = 0", "init_connect = 'SET autocommit = 0'"])
+def test_a_session_that_has_read_a_table_lets_it_be_altered(mysql_database: Endpoint, setting: str) -> None:
+    """A server may be set to begin a transaction with the first statement; nothing of a session would ever end it."""
+    run(mysql_database, "CREATE TABLE t (id int PRIMARY KEY)")
+    name = setting.partition(" ")[0]
+    (before,) = run(mysql_database, f"SELECT @@GLOBAL.{name}")[0]
+    with new_role(mysql_database) as role:
+        run(mysql_database, f"GRANT SELECT ON t TO '{role.user}'@'%'", f"SET GLOBAL {setting}")
+        try:
+            with closing(Session(role, errors=ERRORS)) as session:
+                assert session.rows("SELECT * FROM t") == []
+                run(mysql_database, "SET lock_wait_timeout = 2", "ALTER TABLE t ADD COLUMN v int")
+        finally:
+            run(mysql_database, f"SET GLOBAL {name} = {before!r}")
+
+
 def test_nulls_and_repeats_in_a_chosen_column(mysql_database: Endpoint, opened: Open) -> None:
     """Rows without a value are a range of their own, and what shares a value stays together."""
     filled(

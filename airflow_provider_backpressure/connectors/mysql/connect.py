@@ -18,6 +18,9 @@ CONNECT_SECONDS = 10
 HANDSHAKE_SECONDS = 30
 _YEAR = 365 * 24 * 3600
 _SESSION: Mapping[str, str | int] = {
+    # A server may be set to have it off. The driver takes it for on, by what the greeting says, and sends nothing: a
+    # session would keep its transaction, and with it its locks on the definition of each table that it has read.
+    "autocommit": 1,
     "time_zone": "'+00:00'",
     # Nothing of ANSI_QUOTES, NO_BACKSLASH_ESCAPES, PAD_CHAR_TO_FULL_LENGTH or NO_ZERO_DATE, which change what is read.
     "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
