@@ -1,5 +1,6 @@
 """``catch_up`` from MySQL on real parts: ranges read each at its own time, then the binlog replayed until all agree."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,18 @@ from airflow_provider_backpressure.core.planning.plan_result import Verdict
 from airflow_provider_backpressure.core.ports import Runner
 from airflow_provider_backpressure.core.snapshot.replay_window import ReplayWindow
 from airflow_provider_backpressure.exceptions import LedgerRefused, LogLost, SourceRefused
+from dev.services import Services
 from tests import types_mysql as typed
+from tests.conftest import endpoint_of
 from tests.support.catching_up import check_added_column
 from tests.support.composed import Composed
+from tests.support.mysql import fresh_database
 from tests.support.mysql_catching_up import FILL, TABLE, FollowedMySQL, MySQLWriter
 from tests.support.postgres import run
+from tests.support.server_images import Image
 
 pytestmark = [pytest.mark.integration, pytest.mark.in_process]
+RESTORED = "mysql:restored"
 
 
 @pytest.fixture
@@ -199,6 +205,41 @@ def test_a_log_that_was_removed_stops_it_and_says_what_to_do(followed: FollowedM
     followed.source(f"PURGE BINARY LOGS TO '{file}'")
     with pytest.raises(LogLost, match=r'binlog_expire_logs_seconds[^\n]*"backpressure": "restart"'):
         followed.plan()
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
+@pytest.fixture
+def restorable(followed: FollowedMySQL, services: Services, logins: dict[str, Endpoint]) -> Iterator[FollowedMySQL]:
+    """``t`` in a server of its own, in ranges of 20 rows."""
+    server = endpoint_of(services.up(RESTORED)[RESTORED], "mysql")
+    with fresh_database(server) as source:
+        logins["source"] = replace(source, conn_id="source")
+        budget = Budget(credits=1, range_rows=20)
+        yield replace(followed, composed=replace(followed.composed, source=source, budget=budget))
+    services.down(RESTORED, remove=True)
+
+
+@pytest.mark.statement("X3")
+@pytest.mark.parametrize("ranges", [2, 5], ids=["some ranges", "all ranges"])
+def test_a_source_that_was_restored_while_its_ranges_were_read_is_noticed(
+    restorable: FollowedMySQL, services: Services, tmp_path: Path, ranges: int
+) -> None:
+    """An image of the disk has the server's own number, and it gives the numbers of lost transactions to others."""
+    followed = restorable
+    followed.source(TABLE, FILL.format(100))
+    assert followed.plan().ranges == 5
+    ((folder,),) = followed.source("SELECT @@datadir")
+    image = Image.take(services, RESTORED, folder.rstrip("/"), tmp_path / "image")
+    followed.source(*[f"UPDATE t SET v = {value}" for value in range(1, 6)])
+    followed.stopped(ranges)
+    image.restore()
+    followed.source(*[f"UPDATE t SET note = 'n{value}' WHERE id > 90" for value in range(1, 20)])
+    for _ in range(2):
+        with pytest.raises(LogLost, match="another binlog than the one that was read up to"):
+            followed.go()
     followed.plan(restart=True)
     followed.drain()
     followed.finish()

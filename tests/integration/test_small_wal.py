@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from tests.support.catching_up import FILL, TABLE, Followed, follow
 from tests.support.composed import IN_PROCESS, Composed
 from tests.support.marks import mark_long
 from tests.support.postgres import connected
+from tests.support.server_images import Image
 from tests.support.waiting import beside, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.in_process, pytest.mark.timeout(600)]
@@ -347,31 +347,10 @@ def test_what_an_idle_server_logs_leaves_no_token(followed: Followed) -> None:
     assert followed.differs() == (0, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Image:
-    """The disk of the followed source's server, as a snapshot of its volume keeps it."""
-
-    folder: str
-    kept: Path
-    services: Services
-
-    @classmethod
-    def take(cls, followed: Followed, services: Services, kept: Path) -> "Image":
-        """Keep what the disk holds now."""
-        ((folder,),) = followed.source("SHOW data_directory")
-        image = cls(folder=folder, kept=kept, services=services)
-        image._exchange(folder, kept)
-        return image
-
-    def restore(self) -> None:
-        """Let the server have it again."""
-        self._exchange(self.kept, self.folder)
-
-    def _exchange(self, source: str | Path, target: str | Path) -> None:
-        self.services.kill(SMALL)
-        subprocess.run(["rm", "-rf", target], check=True)
-        subprocess.run(["cp", "-a", source, target], check=True)
-        self.services.restart(SMALL)
+def take_image(followed: Followed, services: Services, kept: Path) -> Image:
+    """Keep what the disk of the source's server holds now."""
+    ((folder,),) = followed.source("SHOW data_directory")
+    return Image.take(services, SMALL, folder, kept)
 
 
 @pytest.mark.statement("X3")
@@ -385,7 +364,7 @@ def test_a_source_that_was_restored_and_written_past_its_log_is_noticed(
     """
     followed.source(TABLE, FILL.format(100))
     followed.go()
-    image = Image.take(followed, services, tmp_path / "image")
+    image = take_image(followed, services, tmp_path / "image")
     followed.source("UPDATE t SET v = 1")
     followed.go()
     assert followed.differs() == (0, 0)
@@ -406,7 +385,7 @@ def test_a_source_that_was_restored_while_windows_were_open_is_noticed(
     small = Budget(credits=2, range_rows=100, range_bytes=100_000)
     followed = replace(followed, composed=replace(followed.composed, budget=small))
     followed.go()
-    image = Image.take(followed, services, tmp_path / "image")
+    image = take_image(followed, services, tmp_path / "image")
     for value in range(20):
         followed.source(f"UPDATE t SET v = {value}")
     followed.plan()

@@ -77,9 +77,9 @@ def check_read_at(plan: Plan, start: LogPosition, read_at: Iterable[str]) -> Non
     behind = [text for text in sorted(set(read_at)) if text and not LogPosition.parse(text).has_reached(start)]
     if behind:
         raise SourceRefused(
-            f"Ranges of {plan.source_identity} were read from a server that had only {behind[0].partition(' ')[2]}, "
-            f"and the log is replayed from {start.label} on: the address leads to several servers. Let it lead to "
-            f"one server, and {RESTART}."
+            f"Ranges of {plan.source_identity} were read from a server that had only "
+            f"{LogPosition.parse(behind[0]).label}, and the log is replayed from {start.label} on: the address "
+            f"leads to several servers. Let it lead to one server, and {RESTART}."
         )
 
 

@@ -43,6 +43,12 @@ class LogPosition:
         """The set of transactions before it; ``None`` where the log is one line, so that ``at`` is the whole answer."""
         return GtidSet.parse(self.label) if is_gtid_set(self.label) else None
 
+    @property
+    def places(self) -> dict[str, int]:
+        """How far it is in each of the binlog's files that it names."""
+        named = [each.rpartition(":") for each in self.text.split("@")[1:] if not is_gtid_set(each)]
+        return {file: int(at) for file, _, at in named if file}
+
     def has_reached(self, other: "LogPosition") -> bool:
         """Whether everything that was committed before the other position was committed before this one.
 

@@ -88,13 +88,18 @@ def goal(start: LogPosition, read_at: Iterable[str]) -> LogPosition:
     """Return the latest of the positions in the markers; ``start`` where none has one.
 
     Of sets of transactions it is their union: a server that took another one's place may not have all that was seen.
+    The farthest place in each file stays with it: a server that was restored commits the same numbers again, elsewhere.
     """
     positions = [start, *(LogPosition.parse(text) for text in sorted(set(read_at)) if text)]
     latest = max(positions)
     if latest.transactions is None:
         return latest
     seen = GtidSet.parse(",".join(position.label for position in positions))
-    return latest if seen.count == latest.at else LogPosition(at=seen.count, text=str(seen))
+    places: dict[str, int] = {}
+    for position in positions:
+        for file, at in position.places.items():
+            places[file] = max(at, places.get(file, 0))
+    return LogPosition(at=seen.count, text="@".join([str(seen), *(f"{file}:{at}" for file, at in places.items())]))
 
 
 def number_windows(windows: Iterable[LogBounds]) -> Iterator[PlannedRange]:

@@ -291,14 +291,20 @@ def sent(connection: Connection, name: str, start: GtidSet, file: str = "", at: 
     yield from _events(connection._rfile)
 
 
-def begun(connection: Connection, name: str, file: str) -> int:
-    """Return when a file was begun, in seconds by the server's clock. The connection is of no other use afterwards."""
+def find_maker(connection: Connection, name: str, file: str) -> str:
+    """Return which server began a file, and when: ``<server_uuid>/<seconds>``, by its clock.
+
+    The connection is of no other use afterwards.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.server_uuid")
+        ((server,),) = cursor.fetchall()
     _ask(connection, name, GtidSet({}), file, _FIRST)
     for packet in _packets(connection._rfile):
         if packet[0] != _OK:
             pymysql.err.raise_mysql_exception(packet)
         if packet[5] == Kind.FORMAT:
-            return int.from_bytes(packet[1:5], "little")
+            return f"{server}/{int.from_bytes(packet[1:5], 'little')}"
     raise AssertionError("packets never end by themselves")
 
 

@@ -92,7 +92,8 @@ class MySQLLog:
         self._check(first.gtids, now.gtids)
         self._check_same_log(first)
         check_complete(self._session)
-        self._check_goal(goal or start, now.gtids)
+        if goal is not None and not start.has_reached(goal):
+            self._check_goal(goal, now.gtids)
         # What is known as executed never shrinks, but a later start may know of more.
         if now.gtids.count <= start.at:
             self._check_numbered(first, now)
@@ -149,7 +150,7 @@ class MySQLLog:
         connection = stream.open_stream(endpoint, ERRORS, name)
         try:
             with ERRORS.translate_errors(endpoint):
-                return f"{self._server()}/{stream.begun(connection, name, file)}"
+                return stream.find_maker(connection, name, file)
         finally:
             connection._force_close()
 
@@ -159,7 +160,7 @@ class MySQLLog:
     def _check_same_log(self, place: Place) -> None:
         if not self._is_same_log(place):
             raise LogLost(
-                f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was replayed up to "
+                f"MySQL at {where(self._session.endpoint)} has another binlog than the one that was read up to "
                 f"{place.file}:{place.at}: it was reset or restored; {RESTART}."
             )
 
@@ -227,7 +228,8 @@ class MySQLLog:
     def _check_goal(self, goal: LogPosition, now: GtidSet) -> None:
         """Raise ``LogLost`` where rows of the target show transactions that the server does not have.
 
-        A range counts transactions that were being committed. If it will be seen, that takes moments.
+        A range counts transactions that were being committed. If it will be seen, that takes moments. A server that was
+        restored may have the same numbers again, with other changes: its files are others than those at that time.
         """
         missing = (goal.transactions or GtidSet({})).minus(now)
 
@@ -240,6 +242,8 @@ class MySQLLog:
                 f"MySQL at {where(self._session.endpoint)} does not have {shorten(missing)}, which ranges have read "
                 f"already: another server that lacks them took its place, or it was restored; {RESTART}."
             )
+        for file, at in goal.places.items():
+            self._check_same_log(Place.from_position(LogPosition(at=0, text=f"@{file}:{at}")))
 
     def _cuts(self, first: Place, now: Place, size: int) -> Iterator[_Cut]:
         """Yield places behind ``first`` up to ``now``, at most about so many bytes apart."""

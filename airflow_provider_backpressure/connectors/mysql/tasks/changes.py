@@ -20,7 +20,7 @@ from airflow_provider_backpressure.connectors.mysql.binlog.window_reader import 
     Walk,
     WalkedTable,
 )
-from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied, seen
+from airflow_provider_backpressure.connectors.mysql.binlog_position import Ask, Place, check_applied, seen, status
 from airflow_provider_backpressure.connectors.mysql.connect import Connection, connect
 from airflow_provider_backpressure.connectors.mysql.errors import code, words
 from airflow_provider_backpressure.connectors.mysql.identifiers import TableName
@@ -53,14 +53,20 @@ _FATAL = 1236
 
 
 def position(source: Endpoint, name: str) -> str:
-    """See :class:`..changes.LogReader`."""
-    seen_from = source.for_executors()
-    connection = connect(seen_from, errors=SOURCE, name=reader_name(name))
+    """See :class:`..changes.LogReader`. It has the log's end of that moment too, by which another log is noticed.
+
+    The name is one of its own: the tasks of a range ask at once, and a server ends an older stream of the same name.
+    """
+    seen_from, name = source.for_executors(), f"{reader_name(name).rpartition(':')[0]}.{uuid4()}:1"
+    connection = stream.open_stream(seen_from, SOURCE, name)
     try:
         with SOURCE.translate_errors(seen_from):
-            return str(Place(gtids=seen(make_ask(connection))).position)
+            ask = make_ask(connection)
+            gtids, (file, at, *_) = seen(ask), status(ask)
+            made = stream.find_maker(connection, name, str(file))
+            return str(Place(gtids=gtids, file=str(file), at=int(at), made=made).position)
     finally:
-        connection.close()
+        connection._force_close()
 
 
 def changes(source: Endpoint, read: ReadSpec, piece: Slice, key: Sequence[str], name: str) -> "BinlogChanges":

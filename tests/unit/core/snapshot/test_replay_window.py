@@ -87,6 +87,20 @@ def test_the_goal_has_the_transactions_of_all_markers():
     assert goal(LogPosition(at=0, text=""), [str(gtids("P:1-9"))]).text == f"{P}:1-9"
 
 
+def test_the_goal_names_the_farthest_place_in_each_file():
+    """A start may have transactions behind its place, and positions of older versions have no place."""
+
+    def read(last: int, place: str) -> str:
+        return f"{last} {P}:1-{last}{place}"
+
+    start = LogPosition.parse(read(5, f"@{P}/1/b.1:50@{R}:1-3"))
+    told = [read(6, f"@{P}/1/b.1:70"), read(9, f"@{P}/2/b.2:4"), read(7, f"@{P}/1/b.1:80"), read(8, "")]
+    found = goal(start, told)
+    assert str(found) == f"9 {P}:1-9@{P}/1/b.1:80@{P}/2/b.2:4"
+    assert goal(found, []).places == found.places
+    assert LogPosition(at=0, text=f"@b.1:4@{R}:1-3").places == {"b.1": 4}
+
+
 def test_ranges_of_a_log_are_measured_in_its_bytes():
     ranges = list(number_windows([LogBounds(stream="s", start=at(n), end=at(n + 5)) for n in (0, 5)]))
     assert [(each.seq, each.rows, each.bytes) for each in ranges] == [(0, 5, 5), (1, 5, 5)]
