@@ -219,6 +219,25 @@ def test_a_slot_that_the_server_gave_up_is_named_and_nothing_is_skipped(followed
     assert followed.differs() == (0, 0)
 
 
+def test_a_slot_that_was_idle_for_too_long_is_named_by_its_setting(followed: Followed) -> None:
+    """As the server has it, not as if there had been too much log."""
+    followed.source(TABLE, FILL.format(50))
+    followed.go()
+    followed.source("UPDATE t SET v = 3")
+    followed.source("ALTER SYSTEM SET idle_replication_slot_timeout = '1s'", "SELECT pg_reload_conf()")
+    try:
+        lost = "SELECT 1 FROM pg_replication_slots WHERE wal_status = 'lost' AND database = current_database()"
+        until(lambda: followed.source("CHECKPOINT", lost), SECONDS)
+        with pytest.raises(LogLost, match=r"was invalidated: .*\(idle_replication_slot_timeout\): .*restart"):
+            followed.plan()
+    finally:
+        followed.source("ALTER SYSTEM RESET idle_replication_slot_timeout", "SELECT pg_reload_conf()")
+    followed.plan(restart=True)
+    followed.drain()
+    followed.finish()
+    assert followed.differs() == (0, 0)
+
+
 def test_a_slot_that_was_given_up_between_runs_begins_anew_where_that_is_declared(followed: Followed) -> None:
     """FINEPRINT 12, 8: by the server, and the run says so. A slot that somebody else removed is no such case."""
     reading = {"at_wal_limit": "drop_slot_and_restart"}

@@ -17,6 +17,12 @@ MARGIN = 0.1
 MARK, SIGNED = "@", "/"
 """Before what marks the publication by which a position of the log is read, and before the position's token."""
 
+_LIMITS = {"": "max_slot_wal_keep_size", "wal_removed": "max_slot_wal_keep_size"} | {
+    "idle_timeout": "idle_replication_slot_timeout",
+    "wal_level_insufficient": "wal_level",
+}
+"""The settings by which a server invalidates a slot, by its reason; servers before version 17 give none."""
+
 RESTORED = "the server was restored to an earlier time, or the comment was changed"
 
 
@@ -57,6 +63,8 @@ class Slot:
     """What was committed before it is not asked for any more."""
     lost: bool
     """The server has removed log that the slot needed."""
+    reason: str = ""
+    """Why the server has invalidated it, in the server's words; servers before version 17 give none."""
     status: str | None
     """``reserved``, ``extended``, ``unreserved`` or ``lost``."""
     safe_bytes: int | None
@@ -99,11 +107,13 @@ class Slot:
 def describe_loss(slot: Slot | None, name: str, *, gone: str, removed: str) -> str:
     """Return the first part of an error: the server no longer keeps the log.
 
-    It names ``gone`` where the slot is missing, and the log that was ``removed`` where the server has invalidated it.
+    It names ``gone`` where the slot is missing, and the log that was ``removed`` and the setting or the server's reason
+    where the server has invalidated it.
     """
     if slot is None:
         return f"The replication slot {name} is gone, and with it {gone}"
-    return f"The replication slot {name} was invalidated: the server has removed log {removed} (max_slot_wal_keep_size)"
+    cause = _LIMITS.get(slot.reason, slot.reason)
+    return f"The replication slot {name} was invalidated: the server no longer keeps log {removed} ({cause})"
 
 
 def find_slot(session: Session, name: str) -> Slot | None:
@@ -146,7 +156,7 @@ def drop_publication(connection: Connection, name: str) -> None:
 
 
 def _slot(row: tuple[Any, ...]) -> Slot:
-    name, database, plugin, pid, confirmed, lost, status, safe, held, flushed = row
+    name, database, plugin, pid, confirmed, lost, reason, status, safe, held, flushed = row
     return Slot(
         name=name,
         database=database,
@@ -154,6 +164,7 @@ def _slot(row: tuple[Any, ...]) -> Slot:
         active_pid=pid,
         confirmed=None if confirmed is None else position(confirmed),
         lost=lost,
+        reason=reason,
         status=status,
         safe_bytes=None if safe is None else int(safe),
         held_bytes=int(held or 0),
@@ -164,7 +175,8 @@ def _slot(row: tuple[Any, ...]) -> Slot:
 _SLOTS = sql.SQL(
     """
     SELECT s.slot_name::text, s.database::text, s.plugin::text, s.active_pid, s.confirmed_flush_lsn::text,
-           s.restart_lsn IS NULL OR coalesce(s.wal_status = 'lost', false), s.wal_status, s.safe_wal_size,
+           s.restart_lsn IS NULL OR coalesce(s.wal_status = 'lost', false),
+           coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), s.wal_status, s.safe_wal_size,
            pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), pg_current_wal_flush_lsn()::text
     FROM pg_replication_slots s
     """
