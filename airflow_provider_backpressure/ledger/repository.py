@@ -38,7 +38,6 @@ from airflow_provider_backpressure.ledger.tables import hydration as hydrations
 from airflow_provider_backpressure.ledger.tables import queue as turns
 from airflow_provider_backpressure.ledger.tables import range as ranges
 from airflow_provider_backpressure.ledger.tables import range_insert as planning
-from airflow_provider_backpressure.ledger.tables import sample as upstreams
 from airflow_provider_backpressure.ledger.tables import statistics
 from airflow_provider_backpressure.ledger.tables.admission import admit_range, free_token
 from airflow_provider_backpressure.ledger.tables.sample import taken
@@ -417,17 +416,6 @@ class SqlLedger(SqlReader, SqlSteering, SqlObserving, SqlViews, SqlPruning):
     def keep_push(self, process: str, counts: str) -> None:
         with self._database.write() as connection:
             statistics.keep(connection, process, counts)
-
-    @repeatable
-    def forget(self, hydration_id: str) -> None:
-        with self._database.write() as connection:
-            if hydrations.lock_if_there(connection, hydration_id):
-                held = ranges.count_leased(connection, hydration_id)
-                if held:
-                    raise refusals.still_held(hydration_id, held)
-                source = hydrations.by_id(connection, hydration_id).source_identity
-                hydrations.forget(connection, hydration_id)
-                upstreams.forget(connection, source)
 
     def close(self) -> None:
         self._database.close()

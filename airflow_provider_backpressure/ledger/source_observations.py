@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_backpressure.core import transitions as refusals
 from airflow_provider_backpressure.core.gate.signals import MemoryReading
 from airflow_provider_backpressure.core.monitoring.ledger_pruning import KEPT
 from airflow_provider_backpressure.core.ports.ledger import History
@@ -111,7 +113,9 @@ _EARLIER = (
 
 
 class SqlPruning:
-    """Methods of :class:`..repository.SqlLedger`, which has the database. Implements ``Pruning``."""
+    """Methods of :class:`..repository.SqlLedger`, which has the database. Implements ``Pruning``, and what removes or
+    moves a hydration.
+    """
 
     _database: Database
 
@@ -129,6 +133,34 @@ class SqlPruning:
             if figures is None or figures.plan_id == plan_id or _held(connection, figures.id, plan_id):
                 return 0
             return _remove(connection, plan_id, most=most)
+
+    @repeatable
+    def forget(self, hydration_id: str) -> None:
+        with self._database.write() as connection:
+            if hydrations.lock_if_there(connection, hydration_id):
+                held = ranges.count_leased(connection, hydration_id)
+                if held:
+                    raise refusals.still_held(hydration_id, held)
+                source = hydrations.by_id(connection, hydration_id).source_identity
+                hydrations.forget(connection, hydration_id)
+                samples.forget(connection, source)
+
+    @repeatable
+    def move(self, hydration_id: str, *, source_identity: str, sink_identity: str) -> None:
+        with self._database.write() as connection:
+            found = hydrations.lock_whole(connection, hydration_id)[1]
+            key = {"source_identity": source_identity, "sink_identity": sink_identity}
+            digest = hydrations.identity(environment=found.environment, **key)
+            there = hydrations.by_identity(connection, digest)
+            if there is not None and there.id != hydration_id:
+                if there.plan is not None:
+                    raise refusals.taken_address(there.id, **key)
+                hydrations.forget(connection, there.id)
+            hydrations.change(connection, hydration_id, identity=digest, **key)
+            if found.plan is not None:
+                plan = replace(found.plan, source_identity=source_identity, sink_identity=sink_identity)
+                hydrations.change(connection, hydration_id, plan=plan.to_json())
+            samples.forget(connection, found.source_identity)
 
     @repeatable
     def sweep(self, *, seconds: float, acts: bool = False) -> int:

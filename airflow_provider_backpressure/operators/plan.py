@@ -24,6 +24,7 @@ from airflow_provider_backpressure.hooks.recorded_declaration import to_json
 from airflow_provider_backpressure.operators.dag_checks import check_planned_once
 from airflow_provider_backpressure.operators.failed_tables import check_failed
 from airflow_provider_backpressure.operators.hydrate import check_one_task
+from airflow_provider_backpressure.operators.moved_connections import find_moved, follow_connections
 from airflow_provider_backpressure.operators.run_conf import ALLOW_DELETES, FORETELL, RESTART, SAME_ROWS, read_wish
 from airflow_provider_backpressure.operators.several_tables import (
     KEY,
@@ -107,6 +108,8 @@ class PlanSnapshotOperator(TransformTask):
             if read_wish(context) == FORETELL:
                 raise AirflowSkipException(f"This run only plans: {self._foretell(opened)}.")
             hydration = opened.planner().register()
+            if hydration.plan is None and self._follow_connections(context, opened, hydration.id):
+                hydration = opened.planner().register()
             self.take_turn(context, opened, hydration.id)
             planned = self._plan(context, opened, opened.ledger.hydration(hydration.id))
             ids = {"hydration_id": planned.hydration.id, "plan_id": planned.plan.plan_id}
@@ -117,6 +120,19 @@ class PlanSnapshotOperator(TransformTask):
             if self.each_range:
                 return self._open_ranges(opened, planned)
             return {**ids, "ranges": planned.ranges}
+
+    def _follow_connections(self, context: Context, opened: HydrationSession, new: str) -> bool:
+        """Whether there was a hydration that the connections led to before: it has moved to where they lead by now.
+
+        ``new``: the id of the one that was registered there, which is not needed then.
+        """
+        moved = find_moved(opened, opened.ledger.hydrations(owner=opened.declaration.owner))
+        if moved is None:
+            return False
+        opened.ledger.forget(new)
+        self.take_turn(context, opened, moved.id)
+        follow_connections(opened, moved, restart=read_wish(context) == RESTART)
+        return True
 
     def _plan(
         self,
@@ -190,7 +206,7 @@ class PlanSnapshotOperator(TransformTask):
                 # What lacks changes is planned again, also where this run has planned it before.
                 kept = {pair: id_ for pair, id_ in kept.items() if pair not in stream.again}
             pool = WorkPool(
-                work=lambda pair: self._plan_table(context, tables, pair, stream),
+                work=lambda pair: self._plan_table(context, tables, pair, stream, known.get(pair)),
                 most=lambda: TABLES_PLANNED_AT_ONCE,
                 on_end=tables.report,
             )
@@ -257,14 +273,22 @@ class PlanSnapshotOperator(TransformTask):
         return active
 
     def _plan_table(
-        self, context: Context, tables: TableSet, pair: TablePair, stream: TableStream | None
+        self,
+        context: Context,
+        tables: TableSet,
+        pair: TablePair,
+        stream: TableStream | None,
+        before: Hydration | None,
     ) -> Planned | None:
-        """Plan one of the tables; ``None`` where the run only shows what a plan would be."""
+        """Plan one of the tables; ``None`` where the run only shows what a plan would be. ``before``: as it was."""
         with tables.open(pair) as opened:
             if read_wish(context) == FORETELL:
                 self.log.info("%s: this run only plans: %s.", pair.table, self._foretell(opened))
                 return None
             run = context["ti"].run_id
+            if before is not None and before.plan is not None and (stream is None or before.plan.stream != stream.id):
+                # The others have moved with the log that they share.
+                follow_connections(opened, before, restart=read_wish(context) == RESTART)
             hydration = opened.planner().register(run=run)
             tables.hold(hydration)
             if hydration.holder != run:

@@ -22,6 +22,7 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession, SharedPorts
 from airflow_provider_backpressure.hooks.recorded_declaration import declaration_of
+from airflow_provider_backpressure.operators.moved_connections import find_moved, has_same_connections
 
 KEY = "tables"
 """XCom of the planning task: what it has planned, and what it could not."""
@@ -157,12 +158,18 @@ class TableSet:
         return nullcontext() if expect is None else expect([pair.table for pair in pairs])
 
     def find(self, pairs: Sequence[TablePair]) -> dict[TablePair, Hydration]:
-        """Return the hydrations of these tables that the ledger has, by one question."""
-        every = {(found.environment, found.source_identity, found.sink_identity): found for found in self.hydrations()}
+        """Return the hydrations of these tables that the ledger has, by one question.
+
+        Also those that the connections led to before, by :func:`.find_moved`.
+        """
+        hydrations = self.hydrations()
+        every = {(found.environment, found.source_identity, found.sink_identity): found for found in hydrations}
         known = {}
         for pair in pairs if every else ():
             with self.shared.open(self.declare(pair)) as opened:
                 found = every.get((opened.environment, opened.source.identity, opened.sink.identity))
+                if found is None or found.plan is None:
+                    found = find_moved(opened, hydrations) or found
             if found is not None:
                 known[pair] = found
         return known
@@ -185,7 +192,7 @@ class TableSet:
                 if hydration.plan is None or hydration.declaration is None:
                     continue
                 kept = declaration_of(hydration)
-                if not _same_places(kept, self.declared) or kept.source.table in there:
+                if not has_same_connections(kept, self.declared) or kept.source.table in there:
                     continue
                 matched = match_tables([source.parse_name(kept.source.table)], source.tables)
                 pairs = each_target(source, self.declared.sink, matched).items()
@@ -237,12 +244,6 @@ class TableSet:
         """Write into the log what became of a table."""
         if isinstance(result, Exception):
             self.task.log.error("%s has failed: %s", pair.table, failure_of(result), exc_info=_unknown(result))
-
-
-def _same_places(one: Declaration, other: Declaration) -> bool:
-    """Whether two declarations read from one connection and write to one, by the same kinds of source and sink."""
-    sides = ((one.source, other.source), (one.sink, other.sink))
-    return all(type(a) is type(b) and a.conn_id == b.conn_id for a, b in sides)
 
 
 def _unknown(error: Exception) -> Exception | None:

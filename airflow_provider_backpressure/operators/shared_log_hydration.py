@@ -33,6 +33,12 @@ from airflow_provider_backpressure.exceptions import (
 )
 from airflow_provider_backpressure.hooks.hydration_session import Declaration, HydrationSession
 from airflow_provider_backpressure.hooks.recorded_declaration import from_plain, open_recorded_source, to_json
+from airflow_provider_backpressure.operators.moved_connections import (
+    check_continues,
+    check_own_rows,
+    is_moved,
+    move,
+)
 from airflow_provider_backpressure.operators.several_tables import PlannedTables, TablePair, TableSet
 from airflow_provider_backpressure.triggers import AdmissionTrigger
 
@@ -237,6 +243,7 @@ class TableStream:
         self._check_schema()
         with self.open() as opened:
             planner = opened.stream_planner()
+            self._follow_connections(opened, restart=restart)
             hydration = planner.register()
             self.tables.hold(hydration)
             if run:
@@ -257,6 +264,19 @@ class TableStream:
             with self._open_all(members) as every:
                 left_out = planner.find_left_out([*every.values()])
             self.again = {pair: str(left_out[one.id]) for pair, one in members.items() if one.id in left_out}
+
+    def _follow_connections(self, opened: StreamSession, *, restart: bool) -> None:
+        """Let the log and its tables move to where the connections lead by now. The log is the last."""
+        own = self.find_hydration()
+        if own is not None and is_moved(opened, own):
+            if not restart:
+                check_continues(opened, own)
+            for pair, one in self.find_members().items():
+                with self.tables.shared.open(self.tables.declare(pair)) as table:
+                    if restart:
+                        check_own_rows(table, one)
+                    move(table, one)
+            move(opened, own, restart=restart)
 
     def plan_next(self) -> bool:
         """Plan the windows that come next, unless tables are still to be read; whether anything is to be done."""

@@ -117,8 +117,9 @@ def describe_loss(slot: Slot | None, name: str, *, gone: str, removed: str) -> s
 
 
 def find_slot(session: Session, name: str) -> Slot | None:
-    """Return the slot of this name, or ``None``."""
-    rows = session.rows(sql.SQL("{} WHERE s.slot_name = %s").format(_SLOTS), (name,))
+    """Return the database's slot of this name, or ``None``."""
+    own = sql.SQL("{} WHERE s.slot_name = %s AND s.database = current_database()")
+    rows = session.rows(own.format(_SLOTS), (name,))
     return _slot(rows[0]) if rows else None
 
 

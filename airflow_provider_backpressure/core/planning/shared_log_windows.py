@@ -106,7 +106,10 @@ class StreamPlanner:
             hydration_id=self.stream,
         )
         if found.id != self.stream:
-            raise LedgerRefused(f"{self.source.identity} is known as the hydration {found.id}, not {self.stream}.")
+            raise LedgerRefused(
+                f"{self.source.identity} into {self.sink.identity} is not where the log was planned for its tables: a "
+                "connection leads to another address by now. Let the plan_snapshot task run again."
+            )
         return found
 
     def begin(self, *, restarted_by: str = "") -> Plan:

@@ -365,6 +365,13 @@ class Ledger(LedgerReader, Views, Observed, Queue, Steering, Pruning, Protocol):
         """Keep what a process's channel has done, as JSON, in the place of what it said before; for an hour."""
         ...
 
+    def move(self, hydration_id: str, *, source_identity: str, sink_identity: str) -> None:
+        """Let a hydration be known by other addresses of its source and sink, as its plan is. Idempotent.
+
+        One that is known by them and has no plan is forgotten; ``LedgerRefused`` where it has one.
+        """
+        ...
+
     def forget(self, hydration_id: str) -> None:
         """Remove a hydration with all that belongs to it but the acts of people. Idempotent.
 

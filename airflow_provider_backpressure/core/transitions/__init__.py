@@ -62,6 +62,13 @@ def in_flight_still(hydration_id: str, number: int) -> LedgerUnavailable:
     )
 
 
+def taken_address(hydration_id: str, *, source_identity: str, sink_identity: str) -> LedgerRefused:
+    """Return the error for a hydration that cannot move to where another one is."""
+    return LedgerRefused(
+        f"{source_identity} into {sink_identity} is hydration {hydration_id}: forget the one that is to be given up."
+    )
+
+
 def still_held(hydration_id: str, number: int) -> LedgerRefused:
     """Return the error for a hydration that cannot be forgotten yet."""
     return LedgerRefused(f"{number} ranges of hydration {hydration_id} are in flight: it cannot be forgotten yet.")

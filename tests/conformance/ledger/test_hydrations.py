@@ -380,3 +380,24 @@ def test_a_hydration_is_forgotten_with_all_that_belongs_to_it(ledger):
     assert [act.action for act in ledger.controls(hydration_id)] == ["pause"]
     assert ledger.counts(other.plan.plan_id).planned == 2
     assert register(ledger) != hydration_id
+
+
+def test_a_hydration_moves_to_other_addresses_with_all_that_belongs_to_it(ledger):
+    """One that is there without a plan is forgotten; one with a plan stays, and keeps it out."""
+    hydration_id, plan_id = planned(ledger, 3)
+    take(ledger, hydration_id)
+    before, there = ledger.hydration(hydration_id), {"source_identity": "pg://new/s", "sink_identity": "pg://new/t"}
+    register(ledger, **there)
+    for _ in range(2):
+        ledger.move(hydration_id, **there)
+        (found,) = ledger.hydrations()
+        assert found == replace(before, **there, plan=replace(before.plan, **there), updated_at=found.updated_at)
+    assert register(ledger, **there) == hydration_id
+    assert ledger.counts(plan_id).admitted == 1
+    other_id, other_plan = planned(ledger, 2)
+    with pytest.raises(LedgerRefused, match=other_id):
+        ledger.move(hydration_id, source_identity=before.source_identity, sink_identity=before.sink_identity)
+    with pytest.raises(LedgerRefused, match="0" * 32):
+        ledger.move("0" * 32, **there)
+    assert ledger.counts(other_plan).planned == 2
+    assert ledger.hydration(hydration_id) == found
