@@ -1,6 +1,7 @@
 """Tables of the cluster's catalogs as sources, over a real Spark Connect server: Iceberg, Delta, MariaDB and Derby."""
 
 import json
+import re
 import signal
 import uuid
 from collections.abc import Iterator
@@ -363,6 +364,82 @@ def test_a_version_that_is_gone_stops_its_plan(
     )
     with composed.open(runner) as ports, pytest.raises(SourceRefused, match="restart"):
         ports.hydrator().run()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("RENAME COLUMN a TO c", "RENAME COLUMN b TO a", "RENAME COLUMN c TO b"),
+        ("DROP COLUMN b", "ADD COLUMN b STRING COMMENT 'another one'"),
+        ("ADD COLUMN c STRING",),
+        ("ALTER COLUMN nested.x TYPE BIGINT",),
+    ],
+)
+def test_columns_of_iceberg_that_were_altered_without_a_commit_are_refused_until_one(
+    changes: tuple[str, ...], catalogs: Catalogs, composed: Composed, runner: ConnectRunner, name: str
+) -> None:
+    """K5: a version is read with the columns of its commit, which are others than those of the table by now."""
+    table = f"lake.raw.{name}"
+    catalogs.run(
+        f"CREATE TABLE {table} (id INT, nested STRUCT<x: INT>, a STRING, b STRING) USING iceberg",
+        f"INSERT INTO {table} VALUES (1, named_struct('x', 1), 'a1', 'b1'), (2, NULL, 'a2', 'b2')",
+    )
+    composed = replace(composed, table=table)
+    composed.plan()
+    before = catalogs.run(f"SELECT id, a, b FROM {table} ORDER BY id")
+    catalogs.run(*(f"ALTER TABLE {table} {change}" for change in changes))
+    # What is planned is read as the table was then, and a later run refuses to say that nothing has changed.
+    with composed.open(runner) as ports:
+        ports.hydrator().run()
+        ports.ledger.finish(ports.hydration.id)
+    assert run(composed.sink, "SELECT id, a, b FROM raw.t ORDER BY id") == [tuple(row) for row in before]
+    refused = pytest.raises(SourceRefused, match="altered after its last commit")
+    with refused:
+        composed.plan()
+    later = replace(composed, target="raw.later", restart=True)
+    with refused as caught:
+        later.plan()
+    (remedy,) = re.findall(r"INSERT INTO .* WHERE false", str(caught.value))
+    catalogs.run(remedy)
+    _, report = hydrate(later, runner)
+    assert (report.rows, report.mismatches) == (2, ())
+    now = catalogs.run(f"SELECT * FROM {table} ORDER BY id")
+    columns = [each for each in now[0].asDict() if each != "nested"]
+    there = run(composed.sink, f"SELECT {', '.join(columns)} FROM raw.later ORDER BY id")
+    assert there == [tuple(row[each] for each in columns) for row in now]
+    named = "SELECT column_name FROM information_schema.columns WHERE table_name = 'later' ORDER BY ordinal_position"
+    assert [each for (each,) in run(composed.sink, named)][: len(now[0])] == list(now[0].asDict())
+
+
+@pytest.mark.long
+def test_what_changes_no_value_of_an_iceberg_table_is_no_alteration(catalogs: Catalogs, name: str) -> None:
+    """K5: a comment that comes after each load asks for no commit; a version of before an alteration does."""
+    table = f"lake.raw.{name}"
+    catalogs.run(
+        f"CREATE TABLE {table} (id INT NOT NULL, a STRING) USING iceberg", f"INSERT INTO {table} VALUES (1, 'a')"
+    )
+    with catalogs.open(table, whole=True) as source:
+        first = source.snapshot()
+        for change in (
+            "ALTER COLUMN a COMMENT 'a letter'",
+            "SET TBLPROPERTIES ('x' = 'y')",
+            "SET IDENTIFIER FIELDS id",
+            "DROP IDENTIFIER FIELDS id",
+            "ALTER COLUMN id DROP NOT NULL",
+            "ADD COLUMN b STRING",
+            "DROP COLUMN b",
+        ):
+            catalogs.run(f"ALTER TABLE {table} {change}")
+            if not change.startswith("ADD"):
+                assert source.snapshot().version == first.version, change
+        catalogs.run(
+            f"ALTER TABLE {table} ADD COLUMN b STRING",
+            f"INSERT INTO {table} VALUES (2, 'a', 'b')",
+            f"CALL lake.system.rollback_to_snapshot('raw.{name}', {first.version})",
+        )
+        with pytest.raises(SourceRefused, match="altered after its last commit"):
+            source.snapshot()
 
 
 def test_names_that_a_database_takes_for_texts_are_refused(catalogs: Catalogs, name: str) -> None:

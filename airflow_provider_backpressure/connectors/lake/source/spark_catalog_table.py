@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import types as spark
 
+from airflow_provider_backpressure.connectors.lake.source.iceberg_columns import is_altered
 from airflow_provider_backpressure.connectors.lake.source.spark_boundaries import CutColumn, list_conditions
 from airflow_provider_backpressure.connectors.lake.source.spark_sql_names import CatalogName, join_names
 from airflow_provider_backpressure.connectors.lake.source.spark_types import Carried, KeyKind, carry, find_key_kind
@@ -222,6 +223,7 @@ class SparkCatalogTable:
     def _find_version(self, format_: str) -> str:
         """Return the version of a table as it is now; empty where it has none.
 
+        ``SourceRefused`` where an Iceberg table has other columns by now, since its version cannot be read with them.
         Of Delta it is ``number@id``: a table that is dropped and made again has the same numbers.
         """
         if format_ in FILES:
@@ -233,7 +235,14 @@ class SparkCatalogTable:
             id_ = self._ask(f"DESCRIBE DETAIL {self._name.sql}")[0]["id"]
             return f"{self._ask(f'DESCRIBE HISTORY {self._name.sql} LIMIT 1')[0]['version']}@{id_}"
         refs = self._ask(f"SELECT snapshot_id FROM {self._name.sql}.refs WHERE name = 'main'")  # noqa: S608
-        return str(refs[0]["snapshot_id"]) if refs else ""
+        version = str(refs[0]["snapshot_id"]) if refs else ""
+        if version and is_altered(self._spark(), self._name.sql, version):
+            remedy = f"INSERT INTO {self._name.sql} SELECT * FROM {self._name.sql} WHERE false"  # noqa: S608
+            raise SourceRefused(
+                f"The columns of {self._name} were altered after its last commit, and Iceberg reads a version with the "
+                f"columns of its commit. Make a commit without rows, by {remedy}, and clear the task."
+            )
+        return version
 
     def _read_fields(self, version: str) -> dict[str, spark.StructField]:
         # Without the condition, of which an error is to speak for itself.

@@ -229,6 +229,55 @@ def test_a_delta_table_is_known_by_its_id_beside_its_version() -> None:
     assert "VERSION AS OF 3 " in source.slice(read, bounds, "0.0").query
 
 
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ('{"schemas": [{"schema-id": 0, "fields": [1]}, {"schema-id": 1, "fields": [1]}]}', False),
+        ('{"schemas": [{"schema-id": 0, "fields": [1]}, {"schema-id": 1, "fields": [2]}]}', True),
+        ('{"schemas": [{"schema-id": 1, "fields": [1]}]}', True),
+        ("no JSON", True),
+        (None, True),
+    ],
+)
+def test_another_schema_of_an_iceberg_table_is_looked_at_in_its_metadata_file(
+    line: str | None, is_refused: bool
+) -> None:
+    """K5: what the cluster cannot read there may be other columns."""
+    server = FakeServer(
+        DESCRIBE_TABLE=describe("iceberg"),
+        refs=[{"snapshot_id": 7}],
+        **{
+            "EXPLAIN SELECT 1 FROM `lake`.`raw`.`t` VERSION AS OF 7": [{"plan": "schemaId=0, snapshotId=7"}],
+            "EXPLAIN": [{"plan": "schemaId=1, snapshotId=7"}],
+            "SELECT file": [{"file": "s3://lake/old.json"}, {"file": "s3://lake/t.json"}],
+            "text.`s3://lake/t.json`": [] if line is None else [{"value": line}],
+            "count(*)": [{"n": 5}],
+        },
+    )
+    if is_refused:
+        with pytest.raises(SourceRefused, match="Make a commit without rows, by INSERT INTO"):
+            server.open().snapshot()
+    else:
+        assert server.open().snapshot().version == "7"
+
+
+def test_columns_decide_where_iceberg_shows_no_schema() -> None:
+    """K5: as before its release 1.11."""
+    server = FakeServer(DESCRIBE_TABLE=describe("iceberg"), refs=[{"snapshot_id": 7}], **{"count(*)": [{"n": 5}]})
+    ask = server.sql
+
+    def answer(query: str) -> Any:
+        found = ask(query)
+        if query == "SELECT * FROM `lake`.`raw`.`t`":
+            found.schema = spark.StructType().add("id", "long").add("Provider", "long")
+        return found
+
+    assert server.open().snapshot().version == "7"
+    server.sql = answer  # type: ignore[method-assign]
+    with pytest.raises(SourceRefused, match="altered after its last commit"):
+        server.open().snapshot()
+
+
 def test_rows_that_come_before_the_first_version_are_left_to_the_next_plan() -> None:
     """They came between the question for the version and the count, and more may come while they are read."""
     server = FakeServer(DESCRIBE_TABLE=describe("iceberg"), **{"count(*)": [{"n": 5}]})
