@@ -28,6 +28,7 @@ from airflow_provider_backpressure.core.progress.lag import Course
 from airflow_provider_backpressure.core.push.hub import Push
 from airflow_provider_backpressure.core.snapshot.plan import Plan
 from airflow_provider_backpressure.core.snapshot.spark_messages import Transform
+from airflow_provider_backpressure.core.transitions import supersession_error
 from airflow_provider_backpressure.core.verification.completeness_check import Completion
 from airflow_provider_backpressure.core.verification.verifier import Verifier
 from airflow_provider_backpressure.exceptions import InvalidDeclaration, LedgerRefused, PlanOutdated, SnapshotLost
@@ -272,9 +273,16 @@ class HydrationSession:
         if self.hydration()[1].stream and not isinstance(lost, PlanOutdated):
             raise lost
 
-    def close_plan(self) -> None:
-        """Close the current plan, whose snapshot is gone, and make another one as it was asked for."""
+    def close_plan(self, drained: Plan | None = None) -> None:
+        """Close the current plan, and make another one as it was asked for.
+
+        ``drained``: the plan of a lane that has lost its snapshot. ``PlanSuperseded`` where another lane has taken the
+        hydration over or ended that plan meanwhile: what is in the target is of that one.
+        """
         hydration, plan = self.hydration()
+        ended = hydration.phase is Phase.STEADY_STATE and hydration.verified
+        if drained is not None and (ended or (plan.plan_id, plan.epoch) != (drained.plan_id, drained.epoch)):
+            raise supersession_error(drained.plan_id, drained.epoch)
         planner = replace(self.planner(), mode=plan.mode, consistency=plan.consistency, stream=plan.stream)
         planner.close(hydration, plan)
 

@@ -297,7 +297,7 @@ class HydrateOperator(TransformTask):
                     continue
                 opened.check_own_log(error)
                 self.log.warning("%s The plan is closed and the source is read again from its beginning.", error)
-                opened.close_plan()
+                opened.close_plan(hydrator.plan)
         raise AssertionError("the last one returns or raises")
 
     def on_kill(self) -> None:

@@ -67,6 +67,18 @@ def check_deletes(read: ReadSpec, *, ordered: bool, mode: Mode) -> None:
         )
 
 
+def check_open_plan(plan: Plan, *, mode: Mode, consistency: Consistency | None) -> None:
+    """Raise where an open plan does another thing than what is declared by now, and would do it all the same."""
+    changed = f"mode={plan.mode.value!r}" if plan.mode is not mode else ""
+    if consistency is Consistency.SNAPSHOT and plan.consistency is Consistency.STATIC:
+        changed = f"consistency={plan.consistency.value!r}"
+    if changed:
+        raise InvalidDeclaration(
+            f"Plan {plan.plan_id} of {plan.sink_identity} was begun with {changed} and is not complete: declare that "
+            'again until it is, or trigger the DAG with {"backpressure": "restart"} to plan as it is declared now.'
+        )
+
+
 def check_consistency(wanted: Consistency | None, plan: Plan) -> None:
     """Raise where a target that follows the log, and one that does not, would have to become each other."""
     wanted = wanted or plan.consistency

@@ -100,6 +100,28 @@ def test_a_killed_lane_s_ranges_are_not_mixed_with_another_snapshot(
     assert verify(world)["rows"] == 143
 
 
+def test_a_late_lane_closes_nothing_of_the_one_that_has_taken_its_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshot is gone when it wakes up, and by then all is read in another one, verified and announced."""
+    plan(world)
+    run, asleep = world.runner.run, list[bool]()
+
+    def sleep(spec: RangeSpec) -> Any:
+        if not asleep:
+            asleep.append(True)
+            lane(world)
+            assert verify(world)["rows"] == 100
+            raise SnapshotLost("The snapshot is gone.")
+        return run(spec)
+
+    monkeypatch.setattr(world.runner, "run", sleep)
+    with pytest.raises(AirflowFailException, match="a later lane has taken it over"):
+        lane(world)
+    assert sorted(world.sink.rows) == list(range(100))
+    assert world.hydration.phase is Phase.STEADY_STATE
+
+
 def test_a_killed_lane_s_plan_is_continued_in_another_snapshot(
     world: World, seen: list[RangeSpec], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_backpressure.core.config import Budget, Mode, NewColumn, Refresh
+from airflow_provider_backpressure.core.config import Budget, Consistency, Mode, NewColumn, Refresh
 from airflow_provider_backpressure.core.execution.lane_submission import spec_for
 from airflow_provider_backpressure.core.gate.credit_limits import GradedLimit
 from airflow_provider_backpressure.core.planning.plan_result import Planned, Verdict
@@ -203,6 +203,29 @@ def test_a_planner_that_was_frozen_plans_no_window_again(monkeypatch: pytest.Mon
     with pytest.raises(PlanSuperseded, match="has taken it since"):
         runs.planner().plan()
     assert runs.planner().plan().verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [(Mode.REPLACE, Mode.UPSERT), (Mode.REPLACE, Mode.APPEND), (Mode.APPEND, Mode.REPLACE)]
+)
+def test_an_open_plan_does_not_what_is_declared_no_more(before: Mode, now: Mode) -> None:
+    """A plan under replace would take the place of the rows that upsert is to keep."""
+    runs = Runs(source=MemorySource(keys=range(100)), mode=before)
+    runs.planner().plan()
+    runs.mode = now
+    with pytest.raises(InvalidDeclaration, match=rf"was begun with mode='{before}' and is not complete"):
+        runs.planner().plan()
+    assert runs.planner().plan(restart=True).plan.mode is now
+
+
+def test_an_open_plan_is_not_static_where_a_snapshot_is_declared() -> None:
+    """Its ranges are of several moments."""
+    runs = Runs(source=MemorySource(keys=range(100)))
+    static = replace(runs.planner(), consistency=Consistency.STATIC)
+    static.plan()
+    with pytest.raises(InvalidDeclaration, match="was begun with consistency='static' and is not complete"):
+        replace(static, consistency=Consistency.SNAPSHOT).plan()
+    assert static.plan().verdict is Verdict.RESUMED
 
 
 def test_an_open_window_goes_on_by_its_own_column() -> None:
