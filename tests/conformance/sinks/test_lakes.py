@@ -501,6 +501,22 @@ def test_a_feature_that_came_after_planning_is_refused(case: Case, mode: str, fe
 
 @only("delta")
 @pytest.mark.statement("X5")
+def test_a_table_that_takes_only_new_rows_is_refused_where_rows_change(case: Case) -> None:
+    """X5: when it is planned, and by the merge where that came later: the library says that another was quicker."""
+    from deltalake import DeltaTable
+
+    assert isinstance(case, DeltaCase)
+    begin(case, mode="upsert", ranges=1).write(0)
+    begun = begin(case, mode="upsert", ranges=1)
+    DeltaTable(case.folder).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(SinkRefused, match=r"takes only new rows \(delta.appendOnly\)"):
+        begun.write(0, word="changed")
+    with pytest.raises(SinkRefused, match=r"takes only new rows \(delta.appendOnly\)"):
+        begin(case, mode="upsert", ranges=1)
+
+
+@only("delta")
+@pytest.mark.statement("X5")
 @pytest.mark.parametrize(
     "bound", ["delta.invariants", "delta.generationExpression", "delta.identity.start", "__CHAR_VARCHAR_TYPE_STRING"]
 )

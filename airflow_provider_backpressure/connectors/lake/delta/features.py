@@ -49,6 +49,12 @@ def check_features(table: DeltaTable, name: str) -> None:
         )
 
 
+def check_changeable(table: DeltaTable | None, name: str) -> None:
+    """Raise ``SinkRefused`` for a table from which no row may be taken, nor changed."""
+    if table is not None and table.metadata().configuration.get("delta.appendOnly") == "true":
+        raise SinkRefused(f"{name} takes only new rows (delta.appendOnly): use mode='append', or unset that.")
+
+
 def _find_bound(type_: Any) -> Iterator[str]:
     """Yield which columns of a schema, or parts of them, are bound by what."""
     if not isinstance(type_, dict):

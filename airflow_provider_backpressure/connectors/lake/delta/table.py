@@ -86,6 +86,8 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
     def begin(self, plan: Plan, *, clear: str | None) -> int:
         table = self._find()
         features.list_implied_features(table)
+        if plan.mode is Mode.UPSERT or clear:
+            features.check_changeable(table, self.name)
         # A merge writes bounds by a setting of the table.
         features.keep_bounds_right(table if plan.mode is Mode.UPSERT else None, self.name)
         return super().begin(plan, clear=clear)
@@ -263,6 +265,7 @@ class DeltaLakeTable(VersionedTable[DeltaTable]):
         try:
             merging.execute()
         except CommitFailedError:
+            features.check_changeable(self._load(), self.name)
             return False
         except DeltaError:
             if staged.error is not None:
