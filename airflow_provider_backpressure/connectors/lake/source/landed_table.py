@@ -59,6 +59,7 @@ class LandedTable:
         """
         plan = self._plan
         with self._table() as table:
+            self._check_columns(table)
             content = table.content()
             version = _version(table, content.version, after)
         self._seen, rows = content, content.rows
@@ -161,6 +162,14 @@ class LandedTable:
                 f"{row.plan.ranges} are landed. Let that hydration end first."
             )
         return row.plan
+
+    def _check_columns(self, table: LakeTable) -> None:
+        there = table.schema()
+        gone = [each.name for each in self._plan.write.columns if there is None or each.name not in there.names]
+        if gone:
+            raise SourceRefused(
+                f"{self.identity} no longer has what was landed in {', '.join(gone)}: land the rows again."
+            )
 
     def _content(self) -> Content:
         with self._table() as table:
