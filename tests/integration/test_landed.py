@@ -200,9 +200,9 @@ def test_columns_are_those_that_readers_of_the_lake_see(landing: Composed, tmp_p
     found = run(landing.sink, "SELECT id, code, replace(ref::text, '-', ''), seen FROM raw.t ORDER BY id")
     assert found == [tuple(row.values()) for row in sorted(seen, key=lambda row: row["id"])]
     assert found[0][3] is None
-    with closing(load_catalog(**place["catalog"])) as catalog:
-        with catalog.load_table(place["table"]).update_schema(allow_incompatible_changes=True) as change:
-            change.delete_column("seen")
+    catalog = load_catalog(**place["catalog"])
+    with closing(catalog), catalog.load_table(place["table"]).update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("seen")
     with pytest.raises(SourceRefused, match="no longer has what was landed in seen"):
         back.plan()
 
