@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from airflow_provider_backpressure.connectors.postgres import attempt_sessions as postgres_attempts
+from airflow_provider_backpressure.connectors.postgres import connect as postgres_connect
 from airflow_provider_backpressure.connectors.postgres.sink.plan_row import HELD
 from airflow_provider_backpressure.connectors.postgres.tasks.connections import connect_sink
 from airflow_provider_backpressure.connectors.postgres.tasks.copy_streams import Reading, open_copy_out
@@ -892,6 +893,30 @@ def test_a_new_plan_ends_the_attempts_of_the_one_before(
     assert sink.begin(planned(write)) == 2
     assert time.monotonic() - start < 10
     assert not alive(frozen)
+
+
+def test_a_planner_that_is_frozen_in_its_transaction_lets_others_pass(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its session, though its connection lives; when it wakes up, its transaction is over."""
+    known = postgres_connect.SESSION_SETTINGS
+    soon = {name: "1s" for name in known if name == "idle_in_transaction_session_timeout"}
+    monkeypatch.setattr(postgres_connect, "SESSION_SETTINGS", {**known, **soon})
+    frozen, other = cast("Any", opened()), opened()
+    write = prepared(frozen)
+    frozen.begin(planned(write))
+    runs = 0
+
+    def hold(connection: psycopg.Connection[Any]) -> int:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            connection.execute(f"SELECT FROM {write.plan_table} WHERE target = %s FOR UPDATE", (write.fence,))
+            assert other.begin(planned(write)) == 2
+        return connection.execute("SELECT 1").rowcount
+
+    assert frozen._session.transaction(hold) == 1
+    assert runs == 2, "over another connection"
 
 
 def test_a_connection_that_does_not_go_is_told(

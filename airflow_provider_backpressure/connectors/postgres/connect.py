@@ -49,6 +49,12 @@ SESSION_SETTINGS: Settings = {
     # To count a large table, to build its index and to read a range take as long as they take.
     "statement_timeout": "0",
     "transaction_timeout": "0",
+    # A process that is frozen within a transaction, or whose host is gone, must not keep its locks. A transaction waits
+    # for the server, and hardly for anything beside it.
+    "idle_in_transaction_session_timeout": "5min",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
     # It would cut what an index of many values per row finds, without a word.
     "gin_fuzzy_search_limit": "0",
 }

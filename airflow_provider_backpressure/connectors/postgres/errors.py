@@ -45,7 +45,7 @@ class Errors(DriverErrors):
 
 def is_lost(error: psycopg.Error) -> bool:
     """Whether an error says that the connection itself is gone."""
-    if isinstance(error, psycopg.InterfaceError):
+    if isinstance(error, psycopg.InterfaceError | psycopg.errors.IdleInTransactionSessionTimeout):
         return True
     return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P01") in {"57P01", "57P02", "57P05"}
 

@@ -47,10 +47,6 @@ _SETTINGS = {
     "lock_timeout": f"{LOCK_SECONDS}s",
     # That of a process that is frozen must not stay either.
     "idle_in_transaction_session_timeout": "4h",
-    # A snapshot whose client is gone must not stay.
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
 }
 TOUCHED, BEFORE, AFTER = (sql.Identifier("pg_temp", f"backpressure_{name}") for name in ("touched", "before", "after"))
 

@@ -18,10 +18,6 @@ _EXPORT_SETTINGS = {
     **READ_ONLY,
     # Servers end transactions that do nothing; this one does nothing on purpose.
     "idle_in_transaction_session_timeout": "0",
-    # But where its client is gone without a word, the snapshot must not stay.
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
 }
 CANCEL_SECONDS = 5.0
 """Longest wait for the server to end a count that nobody needs any more."""

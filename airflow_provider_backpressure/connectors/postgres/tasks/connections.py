@@ -28,10 +28,6 @@ _USER_TIMEOUT_MS = (LOCK_WAIT + 60) * 1000
 _SETTINGS: Mapping[str, str] = {
     "lock_timeout": f"{LOCK_WAIT}s",
     "idle_in_transaction_session_timeout": f"{LOCK_WAIT + 60}s",
-    # The server's side of the keepalives: a backend whose client is gone must not keep its locks.
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
 }
 
 
