@@ -250,13 +250,11 @@ class VerifyHydrationOperator(HydrationTask):
             self.log.error("%s", mismatch.sentence)
         if not report.equal:
             raise VerificationFailed(mismatch_sentence(report))
-        self.log.info(
-            "%s: %s ranges with %s rows are equal, checksum %s.",
-            opened.sink.identity,
-            report.ranges,
-            report.rows,
-            report.checksum,
-        )
+        if report.compared:
+            found = f"{report.ranges} ranges with {report.rows} rows are equal, checksum {report.checksum}"
+        else:
+            found = f"{report.ranges} ranges are in by their markers, and no rows were compared"
+        self.log.info("%s: %s.", opened.sink.identity, found)
         return report
 
     def _tell(self, context: Context, asset: Asset, facts: dict[str, Any]) -> None:

@@ -35,6 +35,8 @@ class Report:
     checksum: str
     """Sum of the ranges' checksums: that of the whole target."""
     mismatches: tuple[Mismatch, ...]
+    compared: bool = True
+    """Whether rows were read: otherwise the markers alone say that every range is in."""
 
     @property
     def equal(self) -> bool:

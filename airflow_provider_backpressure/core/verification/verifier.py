@@ -171,7 +171,8 @@ class Verifier:
             if _own(markers, record) is None:
                 mismatches.append(Mismatch(seq=record.seq, sentence=f"range {record.seq}: {NO_MARKER}"))
         rows, total = _add_up(markers)
-        return Report(ranges=count, rows=rows, checksum=f"{total:016x}", mismatches=tuple(mismatches))
+        checksum = f"{total:016x}"
+        return Report(ranges=count, rows=rows, checksum=checksum, mismatches=tuple(mismatches), compared=False)
 
     def _verify_sum(self, markers: Mapping[str, Marker]) -> Report:
         """Compare the target with the sum of its markers: checksums add up as the rows do."""
