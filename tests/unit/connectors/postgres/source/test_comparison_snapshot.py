@@ -60,7 +60,7 @@ class Server:
         self.ended: list[Any] = []
 
     def execute(self, query: str, values: Any) -> "Server":
-        if "pg_terminate_backend" in query:
+        if "pg_terminate_backend" in str(query):
             self.ended.append(values)
         return self
 
