@@ -105,8 +105,8 @@ class Planner(Previewer):
         # What an earlier run left open is ended first: a source that is too large for one run would never arrive.
         if (plan := hydration.plan) is not None and not (refreshes and asks and self._is_complete(hydration)):
             check_consistency(planner.consistency, plan)
-            if not self._is_complete(hydration):
-                check_open_plan(plan, mode=self.mode, consistency=planner.consistency)
+            is_complete = partial(self._is_complete, hydration)
+            check_open_plan(plan, mode=self.mode, consistency=planner.consistency, is_complete=is_complete)
             planner = replace(planner, transform=keep_zone(planner.transform, plan.transform))
             return planner._go_on(hydration, planner._limit_deletes(hydration, plan))
         if plan is not None and self.on_new_column is NewColumn.ADD:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from airflow_provider_backpressure.core.config import Consistency, Mode
 from airflow_provider_backpressure.core.connector_kinds import REPLAYED, TYPED_AS_FILES
@@ -67,12 +67,14 @@ def check_deletes(read: ReadSpec, *, ordered: bool, mode: Mode) -> None:
         )
 
 
-def check_open_plan(plan: Plan, *, mode: Mode, consistency: Consistency | None) -> None:
+def check_open_plan(
+    plan: Plan, *, mode: Mode, consistency: Consistency | None, is_complete: Callable[[], bool]
+) -> None:
     """Raise where an open plan does another thing than what is declared by now, and would do it all the same."""
     changed = f"mode={plan.mode.value!r}" if plan.mode is not mode else ""
     if consistency is Consistency.SNAPSHOT and plan.consistency is Consistency.STATIC:
         changed = f"consistency={plan.consistency.value!r}"
-    if changed:
+    if changed and not is_complete():
         raise InvalidDeclaration(
             f"Plan {plan.plan_id} of {plan.sink_identity} was begun with {changed} and is not complete: declare that "
             'again until it is, or trigger the DAG with {"backpressure": "restart"} to plan as it is declared now.'
