@@ -140,6 +140,20 @@ def test_the_run_after_a_lost_ledger_does_not_go_on_with_the_run_before(
     assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
+def test_a_source_whose_connection_has_another_name_of_its_server_is_mirrored_on(
+    database: Endpoint, composed: Composed
+) -> None:
+    """The table itself says that it is the same one; another table's rows would be deleted."""
+    mirror(composed, "first")
+    run(database, "UPDATE t SET code = 'second' WHERE id = 5", "DELETE FROM t WHERE id = 7")
+    moved = replace(composed, source=replace(composed.source, host="localhost"))
+    mirror(moved, "second")
+    assert difference(database, "t", database, "raw.t") == (0, 0)
+    run(database, "CREATE TABLE other (LIKE t INCLUDING ALL)")
+    with pytest.raises(SinkRefused, match="mirror would delete its rows"):
+        mirror(replace(moved, table="public.other"), "third")
+
+
 @pytest.mark.statement("L2")
 def test_a_range_that_did_not_change_does_not_connect_to_the_target(database: Endpoint, composed: Composed) -> None:
     """L2: its task returns where the target's server cannot be reached; that of a range which differs does not."""

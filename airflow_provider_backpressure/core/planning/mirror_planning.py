@@ -18,8 +18,13 @@ GROWN = 1.5
 """A range of the plan before is split where it held more than so many times the rows that a range is to hold."""
 
 
-def check_mirrored(snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, sink: Sink) -> None:
-    """Raise where a range of the source may be another one in the target, or rows of others would be deleted."""
+def check_mirrored(
+    snapshot: Snapshot, arriving: Sequence[Column], write: WriteSpec, sink: Sink, *, place: str | None
+) -> None:
+    """Raise where a range of the source may be another one in the target, or rows of others would be deleted.
+
+    ``place``: that of the source's table, as ``ReadSpec`` has it.
+    """
     name, split = snapshot.source_identity, snapshot.split
     if snapshot.consistency not in (Consistency.STATIC, Consistency.SNAPSHOT) or snapshot.window is not None:
         raise SourceRefused(
@@ -50,12 +55,15 @@ def check_mirrored(snapshot: Snapshot, arriving: Sequence[Column], write: WriteS
             f"{name} cannot be mirrored: {', '.join(nullable)} of the key may be NULL. Set it NOT NULL, or use "
             "mode='replace'."
         )
-    _check_owner(snapshot, write, sink.held(), sink)
+    _check_owner(snapshot, write, sink.held(), sink, place)
     sink.mirror().check(write, split)
 
 
-def _check_owner(snapshot: Snapshot, write: WriteSpec, row: PlanRow | None, sink: Sink) -> None:
+def _check_owner(snapshot: Snapshot, write: WriteSpec, row: PlanRow | None, sink: Sink, place: str | None) -> None:
     ours = row is not None and row.source_identity == snapshot.source_identity
+    if row is not None and row.plan is not None and place is not None:
+        # A connection that leads to the same table under another address is the same source.
+        ours = ours or row.plan.read.place == place
     if row is not None and not ours:
         raise SinkRefused(
             f"{write.fence} is held by plan {row.plan_id} of {row.source_identity}: mirror would delete its rows. Use "

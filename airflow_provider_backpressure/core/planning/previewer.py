@@ -104,7 +104,7 @@ class Previewer:
         if self.mode is Mode.UPSERT:
             check_key(snapshot, columns, write, increments=self.source.increments)
         if self.mode is Mode.MIRROR:
-            check_mirrored(snapshot, columns, write, self.sink)
+            check_mirrored(snapshot, columns, write, self.sink, place=read.place)
         if catches_up:
             transformed = self.transform is not None
             check_replayable(snapshot, write, kind=read.kind, mode=self.mode, transformed=transformed)
