@@ -165,7 +165,8 @@ class LandedTable:
 
     def _check_columns(self, table: LakeTable) -> None:
         there = table.schema()
-        gone = [each.name for each in self._plan.write.columns if there is None or each.name not in there.names]
+        # Of a folder the columns are known by its files alone.
+        gone = [each.name for each in self._plan.write.columns if there is not None and each.name not in there.names]
         if gone:
             raise SourceRefused(
                 f"{self.identity} no longer has what was landed in {', '.join(gone)}: land the rows again."
