@@ -28,6 +28,15 @@ class SharedLog(MySQLLog):
         check_server(self._session)
         return self._read_place().position
 
+    def check(self, position: LogPosition) -> None:
+        """See :class:`..core.ports.ChecksPosition`: otherwise tables would be read again before the loss is found.
+
+        Windows find transactions without a GTID: to look for them here would send the log a second time.
+        """
+        place = Place.from_position(position)
+        self._check(place.gtids, self._read_executed())
+        self._check_same_log(place)
+
     def storage(self, read: ReadSpec) -> TableStorage:
         """Refuse: each table has its own."""
         raise InvalidDeclaration(f"The log {self.stream} is that of several tables.")
