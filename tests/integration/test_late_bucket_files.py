@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +39,9 @@ def bucket() -> Iterator[Endpoint]:
     host, port = server.get_host_and_port()
     options = {"region_name": "eu-central-1", "endpoint_url": f"http://{host}:{port}"}
     client = boto3.client("s3", aws_access_key_id="key", aws_secret_access_key="secret", **options)
-    client.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    # Such servers share their buckets within a process, and another test may have made it.
+    with suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     yield Endpoint(conn_id="sink", host="", port=0, database="", user="key", password="secret", options=options)
     server.stop()
 
