@@ -52,11 +52,11 @@ class Trips:
         """Count what this method sends, in its own thread: no two calls of it may be at work at once."""
         work = getattr(owner, name)
 
-        def run(*args: Any) -> Any:
+        def run(*args: Any, **values: Any) -> Any:
             self.counts.append(0)
             self._worker, self._name = threading.get_ident(), name
             try:
-                return work(*args)
+                return work(*args, **values)
             finally:
                 self._worker = None
 
