@@ -61,9 +61,9 @@ def check_mirrored(
 
 def _check_owner(snapshot: Snapshot, write: WriteSpec, row: PlanRow | None, sink: Sink, place: str | None) -> None:
     ours = row is not None and row.source_identity == snapshot.source_identity
-    if row is not None and row.plan is not None and place is not None:
-        # A connection that leads to the same table under another address is the same source.
-        ours = ours or row.plan.read.place == place
+    if row is not None and row.plan is not None and place is not None and row.plan.read.place == place:
+        # A connection that leads to the same table under another address, and reads the same of it.
+        ours = row.source_identity.rpartition("/")[2] == snapshot.source_identity.rpartition("/")[2]
     if row is not None and not ours:
         raise SinkRefused(
             f"{write.fence} is held by plan {row.plan_id} of {row.source_identity}: mirror would delete its rows. Use "
