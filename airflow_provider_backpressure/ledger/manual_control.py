@@ -153,7 +153,7 @@ class SqlSteering:
             return True
 
     @repeatable
-    def doubt(self, plan_id: str) -> bool:
+    def mark_unverified(self, plan_id: str) -> bool:
         with self._database.write() as connection:
             figures = hydrations.lock_by_plan(connection, plan_id)
             if figures is not None and figures.verified:

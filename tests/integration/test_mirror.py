@@ -140,9 +140,7 @@ def test_the_run_after_a_lost_ledger_does_not_go_on_with_the_run_before(
     assert difference(database, "t", database, "raw.t") == (0, 0)
 
 
-def test_a_source_whose_connection_has_another_name_of_its_server_is_mirrored_on(
-    database: Endpoint, composed: Composed
-) -> None:
+def test_a_source_is_still_mirrored_under_another_name_of_its_server(database: Endpoint, composed: Composed) -> None:
     """The table itself says that it is the same one; another table's rows would be deleted."""
     mirror(composed, "first")
     run(database, "UPDATE t SET code = 'second' WHERE id = 5", "DELETE FROM t WHERE id = 7")

@@ -122,6 +122,7 @@ def test_a_login_whose_statements_are_limited_in_time_copies_all_the_same(
             for name in ("statement_timeout", "transaction_timeout")
         ),
     )
-    copy(replace(composed, table="public.v", reading={"split_column": "id"}), "first")
-    replace(composed, table="public.v", reading={"split_column": "id"}).finish()
+    composed = replace(composed, table="public.v", reading={"split_column": "id"})
+    copy(composed, "first")
+    composed.finish()
     assert difference(database, "(SELECT * FROM t WHERE id <= 10)", database, "raw.t") == (0, 0)

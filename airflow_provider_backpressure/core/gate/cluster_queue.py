@@ -275,7 +275,7 @@ class Steering(Protocol):
         """Revoke a planned or failed range for good; ``False`` where it is neither. The sink has to refuse it first."""
         ...
 
-    def doubt(self, plan_id: str) -> bool:
+    def mark_unverified(self, plan_id: str) -> bool:
         """Have a plan verified again before anything follows it; ``False`` where it is no hydration's current one."""
         ...
 

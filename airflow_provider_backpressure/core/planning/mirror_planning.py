@@ -105,7 +105,7 @@ def with_brake(draft: Plan, snapshot: Snapshot, target: MirrorTarget, budget: Bu
 
 
 def renew_brake(plan: Plan, target: MirrorTarget, budget: Budget) -> Plan:
-    """Return an open plan that may delete as much of what is left as one that is made now, and no run any number."""
+    """Return an open plan whose limit of deletes holds again, by the rows that the target still has."""
     most = None
     if budget.max_deletes < 1:
         most = target.count_deleted(plan.plan_id) + math.floor(target.rows() * budget.max_deletes)

@@ -70,14 +70,14 @@ def check_deletes(read: ReadSpec, *, ordered: bool, mode: Mode) -> None:
 def check_open_plan(
     plan: Plan, *, mode: Mode, consistency: Consistency | None, is_complete: Callable[[], bool]
 ) -> None:
-    """Raise where an open plan does another thing than what is declared by now, and would do it all the same."""
+    """Raise where an open plan was begun with another mode, or a weaker consistency, than is declared now."""
     changed = f"mode={plan.mode.value!r}" if plan.mode is not mode else ""
     if consistency is Consistency.SNAPSHOT and plan.consistency is Consistency.STATIC:
         changed = f"consistency={plan.consistency.value!r}"
     if changed and not is_complete():
         raise InvalidDeclaration(
-            f"Plan {plan.plan_id} of {plan.sink_identity} was begun with {changed} and is not complete: declare that "
-            'again until it is, or trigger the DAG with {"backpressure": "restart"} to plan as it is declared now.'
+            f"Plan {plan.plan_id} of {plan.sink_identity} was begun with {changed} and is not complete: "
+            'declare that until it is complete, or trigger the DAG with {"backpressure": "restart"} to plan again.'
         )
 
 

@@ -25,7 +25,7 @@ def repair(
     if record.state is RangeState.COMMITTED:
         check_alone(plan)
         source.check_range(plan, record.bounds)
-        if not ledger.doubt(plan.plan_id):
+        if not ledger.mark_unverified(plan.plan_id):
             raise _not_current(record)
         removed = sink.discard(plan, record.slice_id, record.bounds)
     replan(ledger, plan, record, who=who, why=why)

@@ -74,7 +74,7 @@ class Reindexer:
         plan = self._find_complete(hydration, checked_row) if finding.standing is Standing.LEDGER_BEHIND else None
         if plan is not None:
             # A new epoch would make the other ledger the older one in turn, and neither would plan what is new.
-            log.info("%s. All of it is known.", finding.sentence)
+            log.info("%s. The ledger has all of it already.", finding.sentence)
             self.ledger.take_over(hydration.id, replace(plan, epoch=checked_row.epoch))
             return None
         self._check_log(hydration, checked_row)

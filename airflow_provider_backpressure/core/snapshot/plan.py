@@ -152,7 +152,7 @@ class Plan:
     is_rebuilt: bool = False
     """Whether the ledger has it from the sink: what is open in it may have been committed, or confirmed, before."""
     allowed_by: str = ""
-    """Under ``mirror`` the run that may delete any number of rows; empty: none may more than the limit."""
+    """Under ``mirror`` the run that may delete any number of rows; empty: the limit holds for every run."""
 
     read_again_epoch: int = 0
     """Under ``snapshot`` the epoch under which every range was read twice in the one snapshot, and was the same: the

@@ -67,13 +67,13 @@ def test_a_committed_range_is_planned_again_by_a_person_only(ledger):
 
 
 @pytest.mark.statement("X3")
-def test_a_plan_that_is_doubted_is_verified_again(ledger):
+def test_a_plan_that_is_marked_unverified_is_verified_again(ledger):
     """X3: before a range's rows are removed; the plan that was made meanwhile does not follow it."""
     hydration_id, plan_id = planned(ledger, 1)
     take(ledger, hydration_id)
     commit(ledger, plan_id, 0)
     assert ledger.finish(hydration_id).verified
-    assert ledger.doubt(plan_id) is True
+    assert ledger.mark_unverified(plan_id) is True
     assert not ledger.hydration(hydration_id).verified
     assert ledger.hydration(hydration_id).phase is Phase.STEADY_STATE
     later = make_plan(builds_on=plan_id)
@@ -81,7 +81,7 @@ def test_a_plan_that_is_doubted_is_verified_again(ledger):
         ledger.save_plan(hydration_id, later, cut(1))
     assert ledger.finish(hydration_id).verified
     ledger.save_plan(hydration_id, later, cut(1))
-    assert ledger.doubt(plan_id) is False, "another plan follows it"
+    assert ledger.mark_unverified(plan_id) is False, "another plan follows it"
     with pytest.raises(LedgerUnavailable, match="Another plan has followed"):
         ledger.save_plan(hydration_id, make_plan(builds_on=plan_id), cut(1))
 

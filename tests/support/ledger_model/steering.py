@@ -67,8 +67,8 @@ class ModelSteering:
         with self._lock:
             return self._tables.limit(kind, name)
 
-    def doubt(self, plan_id: str) -> bool:
-        """See ``Steering.doubt``."""
+    def mark_unverified(self, plan_id: str) -> bool:
+        """See ``Steering.mark_unverified``."""
         with self._lock:
             found = [each for each in self._tables.entries.values() if each.figures.plan_id == plan_id]
             for entry in found:

@@ -268,7 +268,7 @@ def _number(texts: pyarrow.Array, type_: pyarrow.DataType) -> pyarrow.Array:
 
 
 def _has_more_digits(texts: pyarrow.Array, type_: pyarrow.Decimal128Type) -> bool:
-    """Whether a number has more digits on a side of the point than a type; of nearly all, how they are written says."""
+    """Whether a number has more digits before or behind the point than a type. Of plain ones a pattern decides."""
     whole, scale = type_.precision - type_.scale, type_.scale
     plain = pc.match_substring_regex(texts, rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{scale}}}0*)?$")
     others = texts.filter(pc.invert(plain)).to_pylist()

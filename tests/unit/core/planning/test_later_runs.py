@@ -208,7 +208,7 @@ def test_a_planner_that_was_frozen_plans_no_window_again(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("before", "now"), [(Mode.REPLACE, Mode.UPSERT), (Mode.REPLACE, Mode.APPEND), (Mode.APPEND, Mode.REPLACE)]
 )
-def test_an_open_plan_does_not_what_is_declared_no_more(before: Mode, now: Mode) -> None:
+def test_an_open_plan_is_refused_where_another_mode_is_declared(before: Mode, now: Mode) -> None:
     """A plan under replace would take the place of the rows that upsert is to keep."""
     runs = Runs(source=MemorySource(keys=range(100)), mode=before)
     runs.planner().plan()
@@ -218,7 +218,7 @@ def test_an_open_plan_does_not_what_is_declared_no_more(before: Mode, now: Mode)
     assert runs.planner().plan(restart=True).plan.mode is now
 
 
-def test_an_open_plan_is_not_static_where_a_snapshot_is_declared() -> None:
+def test_an_open_static_plan_is_refused_where_a_snapshot_is_declared() -> None:
     """Its ranges are of several moments."""
     runs = Runs(source=MemorySource(keys=range(100)))
     static = replace(runs.planner(), consistency=Consistency.STATIC)
